@@ -1,4 +1,4 @@
-"""Every error the domain raises; callers branch on the class, people read code, message and hint."""
+"""Every error the domain raises: callers branch on the class, people read message and hint."""
 
 from __future__ import annotations
 
@@ -73,6 +73,19 @@ class ItemError(KshiftError):
     code = "item_failed"
 
 
+class Unsettled(ItemError):
+    """The file is being written; it waits for the next look and is no failure."""
+
+    code = "unsettled"
+    is_retryable = True
+
+
+class ItemGone(ItemError):
+    """The file was there when the tree was scanned and is no more; the next scan decides."""
+
+    code = "item_gone"
+
+
 class EmbeddingError(KshiftError):
     """The embedding provider refused or failed. Subclasses are what a caller can react to."""
 
@@ -103,9 +116,7 @@ class RateLimited(EmbeddingError):
     code = "embedding_rate_limited"
     is_retryable = True
 
-    def __init__(
-        self, message: str, *, hint: str = "", retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
 

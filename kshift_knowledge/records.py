@@ -80,6 +80,24 @@ class EmbeddedChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemVersion:
+    """One revision of one item, whole: what a store swaps in for whatever it served before."""
+
+    account_id: int
+    project_id: int
+    knowledge_database_id: int
+    knowledge_database_item_id: int
+    project_file_id: int
+    path: str  # below the database folder
+    revision: int  # fencing: a store refuses a version older than what it knows
+    meta: ItemMeta
+    text: str  # empty for kinds that are registered only
+    source_signature: str
+    source_hash: str
+    chunks: tuple[EmbeddedChunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Filters:
     """Narrowing inside a scope. None or empty does not narrow."""
 
@@ -94,6 +112,8 @@ class StoredChunk:
     """A served chunk as the store returns it. score is the cosine, None when no vector was used."""
 
     chunk_id: int
+    account_id: int
+    project_id: int
     knowledge_database_id: int
     knowledge_database_item_id: int
     project_file_id: int

@@ -1,0 +1,1 @@
+"""PostgreSQL with pgvector: the only package that imports the driver. A module per noun."""

@@ -1,0 +1,215 @@
+"""The VectorStore in a dictionary: for tests, side indexes and callers without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kshift_knowledge.errors import NotFound, WrongDimension
+from kshift_knowledge.records import (
+    EmbeddedChunk,
+    Filters,
+    Generation,
+    ItemVersion,
+    Scope,
+    StoredChunk,
+    Vector,
+)
+from kshift_knowledge.store import VectorRow
+
+_KeptKey = tuple[int, str, str, int, bytes]
+
+
+class MemoryStore:
+    """A VectorStore without a server; not for several threads that write at once."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._served = generation
+        self._versions: dict[tuple[int, int], ItemVersion] = {}
+        self._last_revision: dict[int, int] = {}
+        self._kept: dict[_KeptKey, VectorRow] = {}
+
+    def served_generation(self, scope: Scope) -> Generation:
+        return self._served
+
+    def replace_items(
+        self, scope: Scope, generation: Generation, versions: Sequence[ItemVersion]
+    ) -> set[int]:
+        for version in versions:
+            check_version(scope, generation, version)
+        superseded = set()
+        for version in versions:
+            item_id = version.knowledge_database_item_id
+            if version.revision < self._last_revision.get(item_id, 0):
+                superseded.add(item_id)
+                continue
+            self._keep_served(item_id)
+            self._last_revision[item_id] = version.revision
+            self._versions[generation.generation_id, item_id] = version
+            for chunk in version.chunks:
+                key = _kept_key(version.account_id, generation, chunk.embed_hash)
+                self._kept[key] = np.asarray(chunk.embedding, dtype=np.float32)
+        return superseded
+
+    def delete_items(self, scope: Scope, item_ids: Sequence[int]) -> int:
+        wanted = set(item_ids)
+        doomed = [
+            (key, version)
+            for key, version in self._versions.items()
+            if key[1] in wanted and _in_scope(version, scope)
+        ]
+        for key, version in doomed:
+            del self._versions[key]
+            self._last_revision[key[1]] = version.revision + 1
+        return sum(len(version.chunks) for _, version in doomed)
+
+    def nearest(
+        self,
+        scope: Scope,
+        generation: Generation,
+        vector: Vector,
+        k: int,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+    ) -> list[StoredChunk]:
+        check_width(vector, generation)
+        ranked = [
+            replace(stored, score=_cosine(vector, chunk.embedding))
+            for stored, chunk in self._pool(scope, generation, filters)
+        ]
+        ranked.sort(key=lambda stored: (-(stored.score or 0.0), stored.chunk_id))
+        return ranked[:k]
+
+    def named(
+        self,
+        scope: Scope,
+        generation: Generation,
+        names: Sequence[str],
+        *,
+        kind: str | None = None,
+        vector: Vector | None = None,
+    ) -> list[StoredChunk]:
+        if vector is not None:
+            check_width(vector, generation)
+        filters = Filters(kind=kind, item_names=tuple(names))
+        if not names:
+            return []
+        return [
+            stored if vector is None else replace(stored, score=_cosine(vector, chunk.embedding))
+            for stored, chunk in sorted(
+                self._pool(scope, generation, filters),
+                key=lambda pair: (
+                    pair[0].file,
+                    pair[0].knowledge_database_item_id,
+                    pair[0].chunk_index,
+                ),
+            )
+        ]
+
+    def vectors_for(
+        self, scope: Scope, generation: Generation, embed_hashes: Sequence[bytes]
+    ) -> Mapping[bytes, VectorRow]:
+        found = {}
+        for embed_hash in embed_hashes:
+            vector = self._kept.get(_kept_key(scope.account_id, generation, embed_hash))
+            if vector is not None:
+                found[embed_hash] = vector
+        return found
+
+    def keep_vectors(
+        self, scope: Scope, generation: Generation, vectors: Mapping[bytes, VectorRow]
+    ) -> None:
+        for embed_hash, vector in vectors.items():
+            check_width(vector, generation)
+            self._kept[_kept_key(scope.account_id, generation, embed_hash)] = vector
+
+    def _keep_served(self, item_id: int) -> None:
+        for key in [key for key in self._versions if key[1] == item_id]:
+            del self._versions[key]
+
+    def _pool(
+        self, scope: Scope, generation: Generation, filters: Filters
+    ) -> Iterator[tuple[StoredChunk, EmbeddedChunk]]:
+        for (generation_id, item_id), version in self._versions.items():
+            if generation_id != generation.generation_id or not _in_scope(version, scope):
+                continue
+            meta = version.meta
+            if filters.kind is not None and meta.kind != filters.kind:
+                continue
+            if filters.origin is not None and meta.origin != filters.origin:
+                continue
+            if not set(filters.labels) <= set(meta.labels):
+                continue
+            if filters.item_names and meta.name not in filters.item_names:
+                continue
+            for embedded in version.chunks:
+                chunk = embedded.chunk
+                yield (
+                    StoredChunk(
+                        chunk_id=item_id * 1_000_000 + chunk.index,
+                        account_id=version.account_id,
+                        project_id=version.project_id,
+                        knowledge_database_id=version.knowledge_database_id,
+                        knowledge_database_item_id=item_id,
+                        project_file_id=version.project_file_id,
+                        item_name=meta.name,
+                        file=version.path,
+                        chunk_index=chunk.index,
+                        content=chunk.content,
+                        content_hash=chunk.content_hash,
+                        char_start=chunk.char_start,
+                        char_end=chunk.char_end,
+                        heading_path=chunk.heading_path,
+                        token_count=chunk.token_count,
+                        kind=meta.kind,
+                        origin=meta.origin,
+                        source_url=meta.source_url,
+                        labels=meta.labels,
+                        revision=version.revision,
+                    ),
+                    embedded,
+                )
+
+
+def check_version(scope: Scope, generation: Generation, version: ItemVersion) -> None:
+    """Raises NotFound for a version outside *scope* and WrongDimension for a vector's width."""
+    if not _in_scope(version, scope):
+        raise NotFound(
+            f"Item {version.knowledge_database_item_id} is not in the scope that writes it."
+        )
+    for chunk in version.chunks:
+        check_width(chunk.embedding, generation)
+
+
+def check_width(vector: Vector | VectorRow, generation: Generation) -> None:
+    """Raises WrongDimension."""
+    if len(vector) != generation.dimensions:
+        raise WrongDimension(
+            f"The vector has {len(vector)} numbers but generation {generation.generation_id} "
+            f"stores {generation.dimensions}.",
+            hint="Set KSHIFT_EMBEDDING_MODEL and KSHIFT_EMBEDDING_DIMENSIONS back.",
+        )
+
+
+def _in_scope(version: ItemVersion, scope: Scope) -> bool:
+    return (
+        version.account_id == scope.account_id
+        and version.project_id == scope.project_id
+        and version.knowledge_database_id in scope.knowledge_database_ids
+    )
+
+
+def _kept_key(account_id: int, generation: Generation, embed_hash: bytes) -> _KeptKey:
+    return (
+        account_id,
+        generation.embedder,
+        generation.model,
+        generation.dimensions,
+        embed_hash,
+    )
+
+
+def _cosine(a: Vector, b: Vector) -> float:
+    left, right = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    return float(left @ right / (np.linalg.norm(left) * np.linalg.norm(right)))

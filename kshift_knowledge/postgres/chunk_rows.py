@@ -1,0 +1,115 @@
+"""Chunk and vector rows: how they are copied in and how they come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pgvector import HalfVector
+from pgvector import Vector as PgVector
+
+from kshift_knowledge.postgres.database import Conn
+from kshift_knowledge.postgres.generations import vector_table
+from kshift_knowledge.records import Generation, ItemVersion, StoredChunk, Vector
+
+MAX_FULL_DIMENSIONS = 2000  # wider vectors are stored as halfvec, as create_generation() does
+
+COLUMNS = (
+    "c.chunk_id, c.account_id, c.project_id, c.knowledge_database_id,"
+    " c.knowledge_database_item_id, c.project_file_id,"
+    " i.name, i.path, c.chunk_index, c.content, c.content_hash, c.char_start, c.char_end,"
+    " c.heading_path, c.token_count, i.kind, i.origin, i.source_url, i.labels, c.revision"
+)
+
+_COPY_CHUNKS = """
+COPY chunks (chunk_id, generation_id, account_id, project_id, knowledge_database_id,
+             knowledge_database_item_id, project_file_id, revision, chunk_index, content,
+             content_hash, heading_path, char_start, char_end, token_count)
+FROM STDIN (FORMAT BINARY)
+"""
+_CHUNK_TYPES = [
+    *("int8", "int4", "int8", "int8", "int8", "int8", "int8", "int8", "int4", "text"),
+    *("text", "text[]", "int4", "int4", "int4"),
+]
+
+_COPY_VECTORS = """
+COPY {table} (chunk_id, account_id, project_id, knowledge_database_id,
+              knowledge_database_item_id, embed_hash, embedding)
+FROM STDIN (FORMAT BINARY)
+"""
+
+
+def stored_chunk(row: Sequence[Any]) -> StoredChunk:
+    """A row of COLUMNS and a score."""
+    return StoredChunk(*(*row[:13], tuple(row[13]), *row[14:18], tuple(row[18]), *row[19:]))
+
+
+def as_column(vector: Vector, generation: Generation) -> PgVector | HalfVector:
+    """The driver's value for this generation's column type."""
+    values = np.asarray(vector, dtype=np.float32)
+    return PgVector(values) if generation.dimensions <= MAX_FULL_DIMENSIONS else HalfVector(values)
+
+
+def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersion]) -> None:
+    """Write the chunks of whole versions and their vectors by binary COPY."""
+    count = sum(len(version.chunks) for version in versions)
+    if not count:
+        return
+    first = _take_ids(conn, count)
+    chunk_id = first
+    with conn.cursor().copy(_COPY_CHUNKS) as copy:
+        copy.set_types(_CHUNK_TYPES)
+        for version in versions:
+            for chunk in (embedded.chunk for embedded in version.chunks):
+                copy.write_row(
+                    (
+                        chunk_id,
+                        generation.generation_id,
+                        version.account_id,
+                        version.project_id,
+                        version.knowledge_database_id,
+                        version.knowledge_database_item_id,
+                        version.project_file_id,
+                        version.revision,
+                        chunk.index,
+                        chunk.content,
+                        chunk.content_hash,
+                        list(chunk.heading_path),
+                        chunk.char_start,
+                        chunk.char_end,
+                        chunk.token_count,
+                    )
+                )
+                chunk_id += 1
+    chunk_id = first
+    column_type = "vector" if generation.dimensions <= MAX_FULL_DIMENSIONS else "halfvec"
+    statement = _COPY_VECTORS.format(table=vector_table(generation.generation_id))
+    with conn.cursor().copy(statement) as copy:
+        copy.set_types(["int8", "int8", "int8", "int8", "int8", "bytea", column_type])
+        for version in versions:
+            for embedded in version.chunks:
+                copy.write_row(
+                    (
+                        chunk_id,
+                        version.account_id,
+                        version.project_id,
+                        version.knowledge_database_id,
+                        version.knowledge_database_item_id,
+                        embedded.embed_hash,
+                        as_column(embedded.embedding, generation),
+                    )
+                )
+                chunk_id += 1
+
+
+def _take_ids(conn: Conn, count: int) -> int:
+    """Reserve *count* consecutive chunk ids under a lock and return the first."""
+    # nextval() row by row may interleave with another writer; setval() under the lock cannot.
+    conn.execute("SELECT pg_advisory_xact_lock(hashtext('kshift.chunk_ids'))")
+    row = conn.execute(
+        "SELECT setval(s, nextval(s) + %s - 1) FROM pg_get_serial_sequence('chunks', 'chunk_id') s",
+        (count,),
+    ).fetchone()
+    assert row is not None
+    return int(row[0]) - count + 1
