@@ -87,9 +87,24 @@ class ItemGone(ItemError):
 
 
 class EmbeddingError(KshiftError):
-    """The embedding provider refused or failed. Subclasses are what a caller can react to."""
+    """
+    The embedding provider refused or failed. Subclasses are what a caller can react to.
+
+    retry_after_s: the wait the provider itself asked for, None when it named none.
+    """
 
     code = "embedding_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.retry_after_s = retry_after_s
 
 
 class BadKey(EmbeddingError):
@@ -111,14 +126,10 @@ class QuotaExhausted(EmbeddingError):
 
 
 class RateLimited(EmbeddingError):
-    """429: too many requests. retry_after_s is the provider's own wish, when it gave one."""
+    """429: too many requests."""
 
     code = "embedding_rate_limited"
     is_retryable = True
-
-    def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.retry_after_s = retry_after_s
 
 
 class InputTooLong(EmbeddingError):
