@@ -1,0 +1,1 @@
+"""Texts to vectors behind one protocol, by OpenAI's API or by a local model."""
