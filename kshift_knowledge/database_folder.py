@@ -31,7 +31,7 @@ class DatabaseFolder:
 
     def __init__(self, root: Path, account: str, project: str, database: str) -> None:
         """Open the folder of one knowledge database; only *root* itself may be a link."""
-        self._path = os.path.join(os.path.realpath(root), account, project, database)
+        self._path = os.path.join(root, account, project, database)
         root_fd = os.open(root, _FOLDER)
         try:
             self._fd = _descend(root_fd, (account, project, database))
@@ -63,17 +63,14 @@ class DatabaseFolder:
         """
         Yield a file descriptor of a regular file, open for reading.
 
-        Pipes, devices and sockets are never opened: ENXIO, as the system says of them.
+        Raises what require_regular raises; pipes, devices and sockets are never opened.
         """
         with self.subfolder(parts[:-1]) as folder:
-            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+            require_regular(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | _NEVER_WAIT
             fd = os.open(parts[-1], flags, dir_fd=folder)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+            require_regular(os.fstat(fd))
             yield fd
         finally:
             os.close(fd)
@@ -85,15 +82,20 @@ class DatabaseFolder:
         Raises LinkLeaves, FileNotFoundError for a dangling link, OSError (ELOOP) for a loop.
         """
         link = os.path.join(self._path, *parts)
+        here = os.path.realpath(self._path)
         # Not strict at first: whether something exists outside is nobody's business in here.
-        if self._holds(os.path.realpath(link)):
-            target = os.path.realpath(link, strict=True)
-            if self._holds(target):
-                return tuple(os.path.relpath(target, self._path).split("/"))
-        raise LinkLeaves(errno.EXDEV, "The target of a link lies outside its database folder")
+        for is_strict in (False, True):
+            target = os.path.realpath(link, strict=is_strict)
+            if os.path.commonpath((here, target)) != here:
+                raise LinkLeaves(errno.EXDEV, "A link leads out of its database folder")
+        return tuple(os.path.relpath(target, here).split("/"))
 
-    def _holds(self, real_path: str) -> bool:
-        return real_path == self._path or real_path.startswith(self._path + "/")
+
+def require_regular(found: os.stat_result) -> None:
+    """Raise OSError unless this is a plain file: ELOOP for a link, else ENXIO."""
+    if not stat.S_ISREG(found.st_mode):
+        code = errno.ELOOP if stat.S_ISLNK(found.st_mode) else errno.ENXIO
+        raise OSError(code, os.strerror(code))
 
 
 def _descend(fd: int, parts: Sequence[str]) -> int:

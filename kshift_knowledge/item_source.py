@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kshift_knowledge.database_folder import DatabaseFolder, LinkLeaves
+from kshift_knowledge.database_folder import DatabaseFolder, LinkLeaves, require_regular
 from kshift_knowledge.errors import ItemError, ItemGone, Unsettled
 from kshift_knowledge.front_matter import FrontMatter, item_meta, parse_front_matter
 from kshift_knowledge.item_keys import ItemKey, partition_key
@@ -32,6 +32,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+
+# ELOOP and EINVAL: a file became a link, or a link a file, between two looks.
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}
 
 
 class Place(Protocol):
@@ -202,7 +205,7 @@ def _item_error(where: str, exc: OSError) -> ItemError:
             code="link_leaves_database",
             hint="Copy the file itself into the folder.",
         )
-    if exc.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+    if exc.errno in _NOT_THERE:
         return ItemGone(f"{where} is not there any more.", hint="The next scan removes it.")
     if exc.errno == errno.ENXIO:
         return ItemError(
@@ -218,8 +221,7 @@ def _item_error(where: str, exc: OSError) -> ItemError:
 
 
 def _register(key: ItemKey, found: os.stat_result) -> ItemSource:
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+    require_regular(found)
     identity = f"{found.st_size}:{found.st_mtime_ns}:{found.st_ino}"
     return ItemSource(
         key=key,

@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -379,8 +380,10 @@ def test_folder_link_on_the_way_to_a_file_is_not_followed(root: Path, place: str
     assert code_of(lambda: read_once(root, key)) in {"item_gone", "folder_unlisted"}
 
 
-@pytest.mark.parametrize("swapped", ["file", "folder"])
-def test_link_swapped_in_during_reads_never_leads_outside(root: Path, swapped: str) -> None:
+@pytest.mark.parametrize(("swapped", "turns"), [("file", 3_000), ("folder", 500)])
+def test_link_swapped_in_during_reads_never_leads_outside(
+    root: Path, swapped: str, turns: int
+) -> None:
     key = item("sub/voice.md")
     secrets = root / "rival/site/plans"
     secrets.mkdir(parents=True)
@@ -392,13 +395,22 @@ def test_link_swapped_in_during_reads_never_leads_outside(root: Path, swapped: s
     seen: set[str] = set()
 
     with _swapping(victim, outside) as swaps:
-        while swaps() < 300:
+        while swaps() < turns:
             try:
                 seen.add(read_once(root, key).text)
             except ItemError as exc:
                 seen.add(exc.code)
 
     assert seen <= {"ours", "item_gone", "link_leaves_database", "unsettled"}
+
+
+def test_file_rewritten_in_place_during_the_read_is_unsettled(root: Path) -> None:
+    file_of(root).write_bytes(b"x" * 4_000_000)
+    deadline = time.monotonic() + 60
+
+    with _writing_in_place(file_of(root)), pytest.raises(Unsettled):
+        while time.monotonic() < deadline:
+            read_once(root, VOICE)
 
 
 @pytest.mark.parametrize("change", ["append", "same size", "replace", "touch", "delete", "link"])
@@ -491,6 +503,26 @@ class _DrippingWriter:
 
 
 @contextmanager
+def _writing_in_place(file: Path) -> Iterator[None]:
+    """Write single bytes into *file*, never changing its size."""
+    stop = threading.Event()
+    fd = os.open(file, os.O_WRONLY)
+
+    def write() -> None:
+        while not stop.is_set():
+            os.pwrite(fd, b"y", 0)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        os.close(fd)
+
+
+@contextmanager
 def _swapping(victim: Path, outside: Path) -> Iterator[Callable[[], int]]:
     """Let *victim* be itself and a link to *outside* in quick turns; yield the count of turns."""
     stop = threading.Event()
@@ -498,6 +530,7 @@ def _swapping(victim: Path, outside: Path) -> Iterator[Callable[[], int]]:
     aside = victim.with_name("aside")
     link = victim.with_name("link")
 
+    # A link is put in the file's place whole and taken away again; in between, nothing is there.
     def swap() -> None:
         nonlocal turns
         while not stop.is_set():

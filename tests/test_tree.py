@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -368,6 +369,30 @@ def test_file_that_cannot_be_looked_at_is_an_item_that_fails(open_root: Path) ->
         ("shut/a.md", True, _cannot_be_looked_at("acme/shop/brand/shut/a.md")),
     ]
     assert scan.unlisted == []
+
+
+def test_file_deleted_during_the_scan_is_no_problem(tmp_path: Path) -> None:
+    names = [f"acme/shop/brand/{n}.md" for n in range(300)]
+    write(tmp_path, *names)
+    stop = threading.Event()
+
+    def delete_and_restore() -> None:
+        while not stop.is_set():
+            for name in names:
+                (tmp_path / name).unlink()
+            write(tmp_path, *names)
+
+    thread = threading.Thread(target=delete_and_restore)
+    thread.start()
+    try:
+        scans = [scan_tree(tmp_path) for _ in range(30)]
+    finally:
+        stop.set()
+        thread.join()
+
+    assert [entry for scan in scans for entry in scan.entries if entry.problem] == []
+    assert [scan.unlisted or scan.problems for scan in scans if scan.problems] == []
+    assert len(scan_tree(tmp_path).entries) == len(names)
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
