@@ -20,6 +20,7 @@ def public_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
+        _reopen(folder)
         shutil.rmtree(folder)
 
 
@@ -34,3 +35,11 @@ def without_root_rights() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def _reopen(folder: Path) -> None:
+    """Let the owner delete folders that a test has shut."""
+    folder.chmod(0o755)
+    for below in folder.iterdir():
+        if below.is_dir() and not below.is_symlink():
+            _reopen(below)
