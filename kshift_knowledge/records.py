@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-Vector = Sequence[float]
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = Sequence[float] | NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
