@@ -75,7 +75,7 @@ class QueryEmbedder:
         self.dimensions = embedder.dimensions
         self._embedder = embedder
         self._counter = counter
-        self._cache = cache or QueryCache()
+        self._cache = QueryCache() if cache is None else cache  # An empty one is false.
 
     def embed_query(self, text: str, account_id: int) -> EmbeddedQuery:
         """
