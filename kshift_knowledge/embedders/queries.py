@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kshift_knowledge.embedders.protocol import Embedder
+from kshift_knowledge.embedders.protocol import Embedder, check_texts
 from kshift_knowledge.embedders.query_text import fit_to_model
+from kshift_knowledge.tokens import TokenCounter
 
 CACHED_QUERIES = 2048  # At 1,536 numbers 12 MB.
 
@@ -67,10 +67,9 @@ class QueryEmbedder:
     def __init__(
         self,
         embedder: Embedder,
-        counter: Callable[[str], int],
+        counter: TokenCounter,
         cache: QueryCache | None = None,
     ) -> None:
-        """counter: the number of cl100k tokens of a text."""
         self.model = embedder.model
         self.dimensions = embedder.dimensions
         self._embedder = embedder
@@ -83,6 +82,7 @@ class QueryEmbedder:
 
         Raises EmbeddingError, also for a blank text, and WrongDimension.
         """
+        check_texts([text])
         fitting, was_cut = fit_to_model(text, self._counter, self._embedder.max_input_tokens)
         vector = self._cache.get(account_id, self._embedder, fitting)
         if vector is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from bisect import bisect_right
-from collections.abc import Callable
 
-_LONGEST_TOKEN = 128  # Characters; the longest of cl100k is a run of that many blanks.
+from kshift_knowledge.tokens import TokenCounter
+
 _LONGEST_WORD = 200  # Characters given up to end on a blank; Chinese has none to end on.
 _WIDEST_CHARACTER = 64  # Code points looked back; nothing that is written is longer.
 _JOINER = "\u200d"
@@ -14,23 +13,20 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)  # They colour the emoji before them.
 _FLAG_LETTERS = range(0x1F1E6, 0x1F200)  # Two of them make one flag.
 
 
-def fit_to_model(text: str, counter: Callable[[str], int], max_tokens: int) -> tuple[str, bool]:
+def fit_to_model(text: str, counter: TokenCounter, max_tokens: int) -> tuple[str, bool]:
     """
     Return the longest start of *text* within *max_tokens*, and whether text was left out.
 
-    counter: the number of tokens of a text. A text that fits comes back untouched. The cut falls
-    on a blank where one is near, and never inside a character: accents, joined emoji and flags
-    stay whole.
+    A text that fits comes back untouched. The cut falls on a blank where one is near, and never
+    inside a character: accents, joined emoji and flags stay whole.
     """
-    if len(text) <= _LONGEST_TOKEN * max_tokens and counter(text) <= max_tokens:
+    if len(counter.token_ends(text)) <= max_tokens:
         return text, False
     text = text.strip()
-    head = text[: _LONGEST_TOKEN * max_tokens]
-    fitting = range(len(head) + 1)
-    end = bisect_right(fitting, max_tokens, key=lambda end: counter(head[:end])) - 1
-    end = _border_before(text, end)
-    while end and counter(text[:end]) > max_tokens:
-        end = _border_before(text, end - 1)  # A longer text may have fewer tokens, so recount.
+    ends = counter.token_ends(text)
+    end = _border_before(text, int(ends[max_tokens - 1])) if len(ends) > max_tokens else len(text)
+    while end and counter.count(text[:end]) > max_tokens:
+        end = _border_before(text, end - 1)  # A token that was cut in two counts as more.
     kept = text[:end].rstrip()
     return kept, len(kept) < len(text)
 
