@@ -1,0 +1,1 @@
+"""The write side as Dagster assets: the only package that imports dagster."""

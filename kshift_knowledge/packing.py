@@ -27,9 +27,10 @@ def pack(
     """
     Fill a context of at most *max_chars* characters, headers and joints included.
 
-    ranked must not contain pinned chunks. Pins come first: whole when they all fit, else in at most half of the budget. Ranked chunks
-    follow in order, whole; the first that does not fit is cut at a word border, and everything
-    behind it is dropped, so that hits followed by dropped is the ranked list.
+    ranked must not contain pinned chunks. Pins come first: whole when they all fit, else in at
+    most half of the budget. Ranked chunks follow in order, whole; the first that does not fit is
+    cut at a word border, and everything behind it is dropped, so that hits followed by dropped
+    is the ranked list.
     """
     pins_fit = _length(pinned) <= max_chars
     hits, dropped_pins = _fill(pinned, max_chars if pins_fit else max_chars // 2, [], pinned=True)

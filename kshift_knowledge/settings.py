@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kshift_knowledge.errors import Refused, SettingsError
 
+# Named here too, since reading settings must not load an embedder.
 OPENAI_MODEL, OPENAI_DIMENSIONS = "text-embedding-3-small", 1536
 LOCAL_MODEL, LOCAL_DIMENSIONS = "all-MiniLM-L6-v2", 384
 MAX_VECTOR_DIMENSIONS = 4000  # pgvector: 2,000 as vector and 4,000 as halfvec can be indexed
@@ -120,8 +121,10 @@ class Settings(BaseSettings):
                 f"KSHIFT_CHUNK_OVERLAP_TOKENS is {self.chunk_overlap_tokens} but must be below "
                 f"KSHIFT_CHUNK_TOKENS, {self.chunk_tokens}."
             )
-        if self.embedder == "openai" and self.openai_api_key is None:
-            problems.append("KSHIFT_EMBEDDER is openai but OPENAI_API_KEY is not set.")
+        if self.embedder == "openai" and not (self.openai_api_key or self.openai_base_url):
+            problems.append(
+                "KSHIFT_EMBEDDER is openai but neither OPENAI_API_KEY nor OPENAI_BASE_URL is set."
+            )
         if self.embedder == "local" and self.embedding_model not in (None, LOCAL_MODEL):
             problems.append(
                 f"KSHIFT_EMBEDDING_MODEL is {self.embedding_model!r} but the local embedder only "

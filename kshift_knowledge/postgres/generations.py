@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kshift_knowledge.errors import NotReady
+from kshift_knowledge.errors import NotFound, NotReady
 from kshift_knowledge.postgres.database import Conn
-from kshift_knowledge.records import Generation
+from kshift_knowledge.records import Generation, Scope
 
 _COLUMNS = (
     "generation_id, embedder, model, dimensions, chunk_tokens, overlap_tokens, passage_tokens,"
@@ -27,14 +27,17 @@ def require_default_generation(conn: Conn) -> Generation:
     return generation
 
 
-def served_generation(conn: Conn, account_id: int, project_id: int) -> Generation | None:
+def served_generation(conn: Conn, scope: Scope) -> Generation:
+    """The generation that the scope's project is served from. Raises NotFound."""
     row = conn.execute(
         f"SELECT {_COLUMNS} FROM generations WHERE generation_id ="  # noqa: S608
         " (SELECT served_generation_id FROM projects"
         " WHERE account_id = %s AND project_id = %s)",
-        (account_id, project_id),
+        (scope.account_id, scope.project_id),
     ).fetchone()
-    return Generation(*row) if row else None
+    if row is None:
+        raise NotFound(f"There is no project {scope.project_id} in this account.")
+    return Generation(*row)
 
 
 def ensure_default_generation(conn: Conn, wanted: Generation) -> Generation:

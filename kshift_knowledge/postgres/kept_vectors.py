@@ -40,9 +40,11 @@ DELETE FROM reusable_vectors
  WHERE account_id = %s AND embedder = %s AND model = %s AND dimensions = %s AND embed_hash = ANY(%s)
 """
 
-_COPY_INTO_DRAFT = """
-COPY kept_draft (account_id, embedder, model, dimensions, embed_hash, embedding, checksum)
-FROM STDIN (FORMAT BINARY)
+_KEEP = """
+INSERT INTO reusable_vectors
+       (account_id, embedder, model, dimensions, embed_hash, embedding, checksum)
+SELECT %s, %s, %s, %s, k.* FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS k
+    ON CONFLICT DO NOTHING
 """
 
 
@@ -73,17 +75,9 @@ def keep(
     """Keep freshly paid vectors. A second copy of the same hash changes nothing."""
     if not vectors:
         return
-    conn.execute(
-        "CREATE TEMP TABLE IF NOT EXISTS kept_draft"
-        " (LIKE reusable_vectors INCLUDING DEFAULTS) ON COMMIT DELETE ROWS"
-    )
-    key = _key(account_id, generation)
-    with conn.cursor().copy(_COPY_INTO_DRAFT) as copy:
-        copy.set_types(["int8", "text", "text", "int4", "bytea", "bytea", "bytea"])
-        for embed_hash, vector in vectors.items():
-            sent = _to_sent(vector)
-            copy.write_row((*key, embed_hash, sent, _checksum(sent)))
-    conn.execute("INSERT INTO reusable_vectors SELECT * FROM kept_draft ON CONFLICT DO NOTHING")
+    sent = [_to_sent(vector) for vector in vectors.values()]
+    checksums = [_checksum(one) for one in sent]
+    conn.execute(_KEEP, (*_key(account_id, generation), list(vectors), sent, checksums))
 
 
 def keep_served(

@@ -7,7 +7,6 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from kshift_knowledge.errors import NotFound
 from kshift_knowledge.memory_store import check_version, check_width
 from kshift_knowledge.postgres import chunk_rows, kept_vectors
 from kshift_knowledge.postgres.database import Conn, Database
@@ -66,20 +65,23 @@ SELECT knowledge_database_item_id, revision, state = 'gone'
    FOR UPDATE
 """
 
-_DELETE_CHUNKS = """
-DELETE FROM chunks
+# Takes the next number, so that a run which began before the deletion is too old.
+_OUTDATE = """
+UPDATE knowledge_database_items SET revision = greatest(nextval('item_revisions'), revision + 1)
  WHERE knowledge_database_item_id = ANY(%s)
    AND account_id = %s AND project_id = %s AND knowledge_database_id = ANY(%s)
+RETURNING knowledge_database_item_id
 """
 
 _SET_INDEXED = """
 UPDATE knowledge_database_items i
-   SET name = n.name, kind = n.kind, origin = n.origin, source_url = n.source_url,
-       labels = n.labels, seen_signature = n.signature, state = 'indexed', waiting_since = NULL,
-       batch_id = NULL, failure_code = NULL, failure_message = NULL, failure_hint = NULL,
+   SET revision = greatest(i.revision, n.revision), name = n.name, kind = n.kind,
+       origin = n.origin, source_url = n.source_url, labels = n.labels, seen_signature = n.signature,
+       state = 'indexed', waiting_since = NULL, batch_id = NULL, failure_code = NULL, failure_message = NULL, failure_hint = NULL,
        failure_attempts = 0, failure_is_retryable = false, failed_at = NULL
-  FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::text[])
-       AS n(item_id, name, kind, origin, source_url, labels, signature)
+  FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
+              %s::jsonb[], %s::text[])
+       AS n(item_id, revision, name, kind, origin, source_url, labels, signature)
  WHERE i.knowledge_database_item_id = n.item_id
 """
 
@@ -112,10 +114,7 @@ class PgVectorStore:
 
     def served_generation(self, scope: Scope) -> Generation:
         with self._database.scoped(scope) as conn:
-            generation = served_generation(conn, scope.account_id, scope.project_id)
-        if generation is None:
-            raise NotFound(f"There is no project {scope.project_id} in this account.")
-        return generation
+            return served_generation(conn, scope)
 
     def replace_items(
         self, scope: Scope, generation: Generation, versions: Sequence[ItemVersion]
@@ -213,11 +212,11 @@ class PgVectorStore:
 
 def delete_served(conn: Conn, scope: Scope, item_ids: Sequence[int]) -> int:
     """Delete the chunks of items in every generation, keeping their vectors for reuse."""
-    ids = list(item_ids)
+    place = (scope.account_id, scope.project_id, list(scope.knowledge_database_ids))
+    ids = [row[0] for row in conn.execute(_OUTDATE, (list(item_ids), *place))]
     kept_vectors.keep_served(conn, scope.account_id, ids, still_used={})
     deleted = conn.execute(
-        _DELETE_CHUNKS,
-        (ids, scope.account_id, scope.project_id, list(scope.knowledge_database_ids)),
+        "DELETE FROM chunks WHERE knowledge_database_item_id = ANY(%s)", (ids,)
     ).rowcount
     conn.execute("DELETE FROM indexed_items WHERE knowledge_database_item_id = ANY(%s)", (ids,))
     conn.execute("DELETE FROM item_texts WHERE knowledge_database_item_id = ANY(%s)", (ids,))
@@ -282,6 +281,7 @@ def _swap(
         _SET_INDEXED,
         (
             ids,
+            [version.revision for version in versions],
             [version.meta.name for version in versions],
             [version.meta.kind for version in versions],
             [version.meta.origin for version in versions],

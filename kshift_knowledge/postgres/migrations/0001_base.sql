@@ -85,6 +85,7 @@ CREATE TABLE knowledge_database_items (
     seen_signature        text,   -- of the file when it was last handled, right or wrong
     waiting_since         timestamptz DEFAULT now(),
     batch_id              uuid,   -- the batch that has it, while it waits
+    settled_signature     text,   -- of the file when the batch took it; another one: not settled
     failure_code          text,
     failure_message       text,
     failure_hint          text,
@@ -132,9 +133,9 @@ CREATE TABLE item_texts (
     text                       text NOT NULL
 );
 
+-- A set of items that one run indexes. The run holds an advisory lock while it lives.
 CREATE TABLE index_batches (
     batch_id    uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    is_full     boolean NOT NULL DEFAULT false,
     created_at  timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
     figures     jsonb NOT NULL DEFAULT '{}'
@@ -198,8 +199,23 @@ CREATE TABLE reusable_vectors (
     PRIMARY KEY (account_id, embedder, model, dimensions, embed_hash)
 );
 
+-- Empty until the first generation; then the columns and rows of every served chunk.
 CREATE VIEW knowledge_chunks WITH (security_invoker = true) AS
-SELECT NULL::bigint AS chunk_id WHERE false;
+SELECT c.chunk_id, c.generation_id, c.account_id, c.project_id, c.knowledge_database_id,
+       c.knowledge_database_item_id, c.project_file_id, c.chunk_index, c.content, c.content_hash,
+       ''::text AS embedding_model, i.kind, i.origin, i.name AS item_name, i.source_url, i.labels,
+       NULL::vector AS embedding, c.heading_path, c.char_start, c.char_end, c.token_count,
+       c.revision, c.created_at, c.updated_at
+  FROM chunks c JOIN knowledge_database_items i USING (knowledge_database_item_id)
+ WHERE false;
+
+-- What a person deletes from the view is deleted; the next scan notices and builds it again.
+CREATE FUNCTION delete_served_chunk() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    DELETE FROM public.chunks WHERE chunk_id = OLD.chunk_id;
+    RETURN OLD;
+END $$;
 
 -- Rebuilds the view over the generations that exist. Called by create_generation alone.
 CREATE PROCEDURE rebuild_served_view() LANGUAGE plpgsql
@@ -224,6 +240,8 @@ BEGIN
       INTO parts FROM generations WHERE dropped_at IS NULL;
     DROP VIEW IF EXISTS knowledge_chunks;
     EXECUTE 'CREATE VIEW public.knowledge_chunks WITH (security_invoker = true) AS ' || parts;
+    CREATE TRIGGER delete_served_chunk INSTEAD OF DELETE ON knowledge_chunks
+        FOR EACH ROW EXECUTE FUNCTION delete_served_chunk();
     GRANT SELECT ON knowledge_chunks TO kshift_reader, kshift_writer;
 END $$;
 
@@ -387,6 +405,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     TO kshift_writer;
 GRANT SELECT, UPDATE ON generations TO kshift_writer;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO kshift_writer;
+GRANT UPDATE ON SEQUENCE chunks_chunk_id_seq TO kshift_writer;  -- ids are taken in blocks
 GRANT SELECT ON knowledge_chunks TO kshift_writer, kshift_reader;
 GRANT EXECUTE ON FUNCTION create_generation TO kshift_writer;
 

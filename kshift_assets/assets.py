@@ -1,0 +1,112 @@
+"""The assets: files, chunks and embeddings of knowledge items, and the table they end in."""
+
+# Dagster reads the annotations of decorated functions, so they are not postponed in this module.
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from uuid import UUID
+
+import dagster as dg
+
+from kshift_assets.events import CHUNKS, CODE_VERSION, EMBEDDINGS, FILES, record_outcomes
+from kshift_assets.partitions import knowledge_items
+from kshift_assets.resources import KnowledgeIndex
+from kshift_assets.run_tags import BATCH_TAG, HOLDER_TAG
+from kshift_knowledge.indexing.records import ItemOutcome
+from kshift_knowledge.indexing.runs import index_batch, index_keys, stage_keys
+
+GROUP = "knowledge"
+OWNERS = ["team:kshift"]
+TABLE = "knowledge_chunks"
+
+knowledge_files = dg.AssetSpec(
+    FILES,
+    description="The files of the knowledge tree, `<account>/<project>/<database>/<path>`.",
+    partitions_def=knowledge_items,
+    group_name=GROUP,
+    kinds={"file"},
+    owners=OWNERS,
+)
+
+served_table = dg.AssetSpec(
+    TABLE,
+    deps=[EMBEDDINGS],
+    description="The view that answers are ranked from: every served chunk and its vector.",
+    group_name=GROUP,
+    kinds={"postgres"},
+    owners=OWNERS,
+    metadata={"dagster/table_name": TABLE},
+)
+
+
+@dg.multi_asset(
+    name="index_items",
+    specs=[
+        dg.AssetSpec(
+            CHUNKS,
+            deps=[FILES],
+            description="Items cut along their structure: staged rows of a revision, not served.",
+            group_name=GROUP,
+            kinds={"python", "postgres"},
+            owners=OWNERS,
+            code_version=CODE_VERSION,
+            skippable=True,
+        ),
+        dg.AssetSpec(
+            EMBEDDINGS,
+            deps=[CHUNKS],
+            description="Chunks with their vectors, swapped in whole: what answers are made of.",
+            group_name=GROUP,
+            kinds={"python", "pgvector"},
+            owners=OWNERS,
+            code_version=CODE_VERSION,
+            skippable=True,
+        ),
+    ],
+    partitions_def=knowledge_items,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    can_subset=True,
+)
+def index_items(
+    context: dg.AssetExecutionContext, index: dg.ResourceParam[KnowledgeIndex]
+) -> Iterator[None]:
+    """
+    Index the items of a batch, or of the partitions that a person chose.
+
+    The events of each item are stored by record_outcomes, so no output is yielded: an output
+    would give every partition of the run one and the same result.
+    """
+    outcomes: list[ItemOutcome] = []
+    tags = context.run.tags
+    with index.open() as services:
+        if EMBEDDINGS not in context.selected_asset_keys:
+            stage_keys(services, context.partition_keys, on_outcome=outcomes.append)
+        elif BATCH_TAG in tags:
+            is_held = tags.get(HOLDER_TAG) == str(os.getpid())
+            batch_id = UUID(tags[BATCH_TAG])
+            index_batch(services, batch_id, on_outcome=outcomes.append, is_held=is_held)
+        else:
+            index_keys(
+                services,
+                context.partition_keys,
+                on_outcome=outcomes.append,
+                from_staged=CHUNKS not in context.selected_asset_keys,
+            )
+        record_outcomes(context, services.generation, outcomes)
+    _fail_if_any_failed(context, outcomes)
+    yield from ()
+
+
+def _fail_if_any_failed(context: dg.AssetExecutionContext, outcomes: list[ItemOutcome]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    for outcome in failed:
+        context.log.error(f"{outcome.item.partition_key}: {outcome.error}")
+    if failed:
+        codes = Counter(outcome.error.code for outcome in failed if outcome.error)
+        listed = ", ".join(f"{count} {code}" for code, count in codes.most_common())
+        # All others are saved; a run that failed because of an item is not tried again.
+        raise dg.Failure(
+            description=f"{len(failed)} of {len(outcomes)} items failed: {listed}.",
+            allow_retries=False,
+        )

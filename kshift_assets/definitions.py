@@ -1,0 +1,17 @@
+"""The code location."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from kshift_assets.assets import index_items, knowledge_files, served_table
+from kshift_assets.jobs import index_job
+from kshift_assets.resources import KnowledgeIndex
+from kshift_assets.sensors import knowledge_files_sensor
+
+defs = dg.Definitions(
+    assets=[knowledge_files, index_items, served_table],
+    jobs=[index_job],
+    sensors=[knowledge_files_sensor],
+    resources={"index": KnowledgeIndex()},
+)

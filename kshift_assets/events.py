@@ -1,0 +1,149 @@
+"""Asset events for exactly the items that a run handled, stored in one batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+
+import dagster as dg
+from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSION_TAG
+from dagster._core.events import (
+    AssetMaterializationPlannedData,
+    AssetObservationData,
+    DagsterEvent,
+    DagsterEventType,
+    StepMaterializationData,
+)
+from dagster._core.events.log import EventLogEntry
+
+from kshift_knowledge.indexing.records import ItemOutcome
+from kshift_knowledge.records import Generation
+
+FILES = dg.AssetKey("knowledge_files")
+CHUNKS = dg.AssetKey("chunks")
+EMBEDDINGS = dg.AssetKey("embeddings")
+
+CODE_VERSION = "1"  # of the pipeline; goes up with chunker.PIPELINE_VERSION
+_DEBUG = 10
+
+_DONE = ("indexed", "unchanged")
+
+
+def record_outcomes(
+    context: dg.AssetExecutionContext, generation: Generation, outcomes: Sequence[ItemOutcome]
+) -> None:
+    """
+    Tell Dagster what became of each item of a run.
+
+    One materialization per item and asset that is done; for an item that failed, the plan alone,
+    which together with the failed run is what the UI shows as failed.
+
+    store_event_batch is not public; tests/test_dagster_events.py guards it. It costs 0.25 ms an
+    event, log_event 8 ms: docs/decisions.md#dagster-events.
+    """
+    selected = [key for key in (CHUNKS, EMBEDDINGS) if key in context.selected_asset_keys]
+    events = list(_events(context, generation, selected, outcomes))
+    if events:
+        context.instance.event_log_storage.store_event_batch(
+            [_entry(context, event) for event in events]
+        )
+
+
+def _events(
+    context: dg.AssetExecutionContext,
+    generation: Generation,
+    selected: Sequence[dg.AssetKey],
+    outcomes: Iterable[ItemOutcome],
+) -> Iterator[DagsterEvent]:
+    for outcome in outcomes:
+        if outcome.status in _DONE:
+            yield _observed_file(context, outcome)
+        for asset_key in selected:
+            if outcome.status in _DONE:
+                yield _materialized(context, generation, asset_key, outcome)
+            elif outcome.status == "failed":
+                yield _planned(context, asset_key, outcome)
+
+
+def _observed_file(context: dg.AssetExecutionContext, outcome: ItemOutcome) -> DagsterEvent:
+    observation = dg.AssetObservation(
+        FILES,
+        partition=outcome.item.partition_key,
+        tags={DATA_VERSION_TAG: outcome.source_hash},
+    )
+    return _event(context, DagsterEventType.ASSET_OBSERVATION, AssetObservationData(observation))
+
+
+def _materialized(
+    context: dg.AssetExecutionContext,
+    generation: Generation,
+    asset_key: dg.AssetKey,
+    outcome: ItemOutcome,
+) -> DagsterEvent:
+    materialization = dg.AssetMaterialization(
+        asset_key,
+        partition=outcome.item.partition_key,
+        metadata={
+            "dagster/row_count": dg.MetadataValue.int(outcome.chunks),
+            "chunks_embedded": dg.MetadataValue.int(outcome.embedded),
+            "chunks_reused": dg.MetadataValue.int(outcome.reused),
+            "tokens": dg.MetadataValue.int(outcome.tokens),
+            "status": dg.MetadataValue.text(outcome.status),
+            "revision": dg.MetadataValue.int(outcome.item.revision),
+            "generation": dg.MetadataValue.int(generation.generation_id),
+            "model": dg.MetadataValue.text(generation.model),
+        },
+        tags={
+            DATA_VERSION_TAG: data_version(generation, asset_key, outcome.source_hash),
+            CODE_VERSION_TAG: CODE_VERSION,
+        },
+    )
+    return _event(
+        context,
+        DagsterEventType.ASSET_MATERIALIZATION,
+        StepMaterializationData(materialization, []),
+    )
+
+
+def _planned(
+    context: dg.AssetExecutionContext, asset_key: dg.AssetKey, outcome: ItemOutcome
+) -> DagsterEvent:
+    return _event(
+        context,
+        DagsterEventType.ASSET_MATERIALIZATION_PLANNED,
+        AssetMaterializationPlannedData(asset_key, partition=outcome.item.partition_key),
+    )
+
+
+def data_version(generation: Generation, asset_key: dg.AssetKey, source_hash: str) -> str:
+    """A version that changes with the bytes, the cutting and, for embeddings, the model."""
+    parts = [source_hash, str(generation.chunk_tokens), str(generation.overlap_tokens)]
+    if asset_key == EMBEDDINGS:
+        parts += [generation.embedder, generation.model, str(generation.dimensions)]
+    return sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _event(
+    context: dg.AssetExecutionContext, event_type: DagsterEventType, data: object
+) -> DagsterEvent:
+    return DagsterEvent(
+        event_type_value=event_type.value,
+        job_name=context.job_name,
+        step_key=context.op_handle.to_string(),
+        event_specific_data=data,  # type: ignore[arg-type]
+        message="",
+    )
+
+
+def _entry(context: dg.AssetExecutionContext, event: DagsterEvent) -> EventLogEntry:
+    return EventLogEntry(  # type: ignore[no-untyped-call]
+        error_info=None,
+        level=_DEBUG,
+        user_message="",
+        run_id=context.run_id,
+        timestamp=time.time(),
+        step_key=event.step_key,
+        job_name=event.job_name,
+        dagster_event=event,
+    )

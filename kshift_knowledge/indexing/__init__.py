@@ -1,0 +1,1 @@
+"""From changed files to served chunks: what changed, in which batch, and the pipeline."""

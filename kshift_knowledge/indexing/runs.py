@@ -1,0 +1,104 @@
+"""What a run does with its items, whoever chose them: a batch or a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+from kshift_knowledge.embedders.protocol import Embedder
+from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT
+from kshift_knowledge.indexing.figures import Figures
+from kshift_knowledge.indexing.pipeline import Pipeline
+from kshift_knowledge.indexing.records import ItemOutcome
+from kshift_knowledge.postgres import batches
+from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.records import Generation
+from kshift_knowledge.store import VectorStore
+
+Report = Callable[[ItemOutcome], None]
+
+
+def _ignore(_: ItemOutcome) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexServices:
+    """What indexing works with, for one generation. watch: is told of each item as it is done."""
+
+    database: Database
+    store: VectorStore
+    embedder: Embedder
+    generation: Generation
+    knowledge_dir: Path
+    max_in_flight: int = MAX_IN_FLIGHT
+    watch: Report = _ignore
+
+    def watched_by(self, watch: Report) -> IndexServices:
+        return replace(self, watch=watch)
+
+    def reporting(self, on_outcome: Report) -> Report:
+        """Tell *on_outcome* and whoever watches."""
+
+        def report(outcome: ItemOutcome) -> None:
+            on_outcome(outcome)
+            self.watch(outcome)
+
+        return report
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(
+            self.database,
+            self.store,
+            self.embedder,
+            self.generation,
+            self.knowledge_dir,
+            max_in_flight=self.max_in_flight,
+        )
+
+
+def index_batch(
+    services: IndexServices, batch_id: UUID, *, on_outcome: Report, is_held: bool = False
+) -> Figures:
+    """
+    Index what still waits of a batch; a batch that another run has is left to it.
+
+    is_held: this process holds the batch's lock already.
+    """
+    if is_held:
+        return _index_held_batch(services, batch_id, on_outcome)
+    with batches.running(services.database, batch_id) as is_ours:
+        return _index_held_batch(services, batch_id, on_outcome) if is_ours else Figures()
+
+
+def index_keys(
+    services: IndexServices, keys: Sequence[str], *, on_outcome: Report, from_staged: bool = False
+) -> Figures:
+    """
+    Index the items of these partitions again, changed or not; no vector is paid for twice.
+
+    from_staged: use the chunks that stage_keys left, where they are of the file as it is.
+    """
+    with services.database.transaction() as conn:
+        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys), is_settled=False)
+    return services.pipeline().index(
+        claimed, on_outcome=services.reporting(on_outcome), is_forced=True
+    )
+
+
+def stage_keys(services: IndexServices, keys: Sequence[str], *, on_outcome: Report) -> None:
+    """Cut the items of these partitions without serving the result."""
+    with services.database.transaction() as conn:
+        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys), is_settled=False)
+    services.pipeline().stage(claimed, on_outcome=services.reporting(on_outcome))
+
+
+def _index_held_batch(services: IndexServices, batch_id: UUID, on_outcome: Report) -> Figures:
+    with services.database.transaction() as conn:
+        claimed = batches.claim(conn, batches.item_ids(conn, batch_id))
+    figures = services.pipeline().index(claimed, on_outcome=services.reporting(on_outcome))
+    with services.database.transaction() as conn:
+        batches.finish(conn, batch_id, figures.as_dict())
+    return figures

@@ -1,0 +1,143 @@
+"""Batches: sets of items that one run indexes, and the lock that says the run is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from kshift_knowledge.indexing.records import ClaimedItem
+from kshift_knowledge.postgres.database import Conn, Database
+
+_CLAIM = """
+WITH claimed AS (
+    UPDATE knowledge_database_items
+       SET revision = nextval('item_revisions')
+     WHERE knowledge_database_item_id = ANY(%s) AND state <> 'gone'
+    RETURNING *
+)
+SELECT c.knowledge_database_item_id, c.account_id, c.project_id, c.knowledge_database_id,
+       c.project_file_id, a.slug, p.slug, d.slug, c.path, c.partition_key, c.name, c.revision,
+       c.settled_signature, x.source_hash, p.served_generation_id
+  FROM claimed c
+  JOIN accounts a ON a.account_id = c.account_id
+  JOIN projects p ON p.project_id = c.project_id
+  JOIN knowledge_databases d ON d.knowledge_database_id = c.knowledge_database_id
+  LEFT JOIN indexed_items x
+    ON x.knowledge_database_item_id = c.knowledge_database_item_id
+   AND x.generation_id = p.served_generation_id
+ ORDER BY c.account_id, c.project_id, c.knowledge_database_item_id
+"""
+
+
+def open_batch(conn: Conn) -> UUID:
+    row = conn.execute("INSERT INTO index_batches DEFAULT VALUES RETURNING batch_id").fetchone()
+    assert row is not None
+    batch_id: UUID = row[0]
+    return batch_id
+
+
+def unfinished(conn: Conn) -> dict[UUID, bool]:
+    """Batches that still have waiting items, and whether a living run holds each."""
+    rows = conn.execute(
+        "SELECT b.batch_id, EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory'"
+        "   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        "   AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) ="
+        "       hashtextextended(b.batch_id::text, 0))"
+        "  FROM index_batches b WHERE b.finished_at IS NULL AND EXISTS (SELECT 1"
+        "   FROM knowledge_database_items i WHERE i.batch_id = b.batch_id AND i.state = 'waiting')"
+    ).fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+@contextmanager
+def running(database: Database, batch_id: UUID) -> Iterator[bool]:
+    """Hold the batch's lock; yields False when another run has it. It falls with the process."""
+    with database.transaction() as conn:
+        row = conn.execute(
+            "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (str(batch_id),)
+        ).fetchone()
+        conn.commit()
+        has_it = bool(row and row[0])
+        try:
+            yield has_it
+        finally:
+            if has_it and not conn.closed:
+                conn.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (str(batch_id),))
+
+
+@contextmanager
+def scan_lock(database: Database) -> Iterator[bool]:
+    """One scan at a time makes batches; yields False when another one is at it."""
+    with database.transaction() as conn:
+        row = conn.execute("SELECT pg_try_advisory_xact_lock(hashtext('kshift.scan'))").fetchone()
+        yield bool(row and row[0])
+
+
+def item_ids(conn: Conn, batch_id: UUID) -> list[int]:
+    """The items of the batch that still wait."""
+    rows = conn.execute(
+        "SELECT knowledge_database_item_id FROM knowledge_database_items"
+        " WHERE batch_id = %s AND state = 'waiting'"
+        " ORDER BY account_id, project_id, knowledge_database_item_id",
+        (batch_id,),
+    )
+    return [row[0] for row in rows]
+
+
+def item_ids_of_keys(conn: Conn, keys: Sequence[str]) -> list[int]:
+    rows = conn.execute(
+        "SELECT knowledge_database_item_id FROM knowledge_database_items"
+        " WHERE partition_key = ANY(%s) ORDER BY account_id, project_id, 1",
+        (list(keys),),
+    )
+    return [row[0] for row in rows]
+
+
+def claim(conn: Conn, ids: Sequence[int], *, is_settled: bool = True) -> list[ClaimedItem]:
+    """
+    Take the next revision for each item that is not gone, in tenant order.
+
+    is_settled: the batch has watched the files; without it the run must.
+    """
+    claimed = [ClaimedItem(*row) for row in conn.execute(_CLAIM, (list(ids),))]
+    return claimed if is_settled else [replace(item, settled_signature=None) for item in claimed]
+
+
+def release(conn: Conn, ids: Sequence[int]) -> None:
+    """Give items back unindexed; the next scan finds them waiting."""
+    conn.execute(
+        "UPDATE knowledge_database_items SET batch_id = NULL, settled_signature = NULL"
+        " WHERE knowledge_database_item_id = ANY(%s) AND state = 'waiting'",
+        (list(ids),),
+    )
+
+
+def finish(conn: Conn, batch_id: UUID, figures: Mapping[str, Any]) -> None:
+    conn.execute(
+        "UPDATE index_batches SET finished_at = now(), figures = %s WHERE batch_id = %s",
+        (Jsonb(dict(figures)), batch_id),
+    )
+
+
+def figures(conn: Conn, batch_id: UUID) -> dict[str, Any]:
+    row = conn.execute(
+        "SELECT figures FROM index_batches WHERE batch_id = %s", (batch_id,)
+    ).fetchone()
+    return dict(row[0]) if row else {}
+
+
+def set_unchanged(conn: Conn, ids: Sequence[int], signatures: Sequence[str]) -> None:
+    """Note that the bytes are those that are served already."""
+    conn.execute(
+        "UPDATE knowledge_database_items i SET state = 'indexed', waiting_since = NULL,"
+        "   batch_id = NULL, seen_signature = w.signature, failure_code = NULL,"
+        "   failure_message = NULL, failure_hint = NULL, failure_attempts = 0, failed_at = NULL"
+        "  FROM unnest(%s::bigint[], %s::text[]) AS w(item_id, signature)"
+        " WHERE i.knowledge_database_item_id = w.item_id AND i.state <> 'gone'",
+        (list(ids), list(signatures)),
+    )
