@@ -57,9 +57,7 @@ def _narrow(services: ApiServices, key: ApiKey, body: RetrieveRequest) -> tuple[
     wanted = Scope(key.account_id, body.project_id, tuple(body.knowledge_database_ids))
     with services.database.scoped(wanted) as conn:
         scope = catalog.narrow(conn, key, wanted.project_id, wanted.knowledge_database_ids)
-        generation = served_generation(conn, scope.account_id, scope.project_id)
-    assert generation is not None  # every project has one
-    return scope, generation
+        return scope, served_generation(conn, scope)
 
 
 def _question(services: ApiServices, body: RetrieveRequest) -> Question:

@@ -34,7 +34,7 @@ GENERATION = Generation(
     text_format=1,
     pipeline_version=1,
 )
-_REVISIONS = itertools.count(1)
+_REVISIONS = itertools.count(1_000_000)  # above what a fresh database gives its items
 
 
 @dataclass(frozen=True)

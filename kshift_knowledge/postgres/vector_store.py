@@ -76,9 +76,10 @@ RETURNING knowledge_database_item_id
 _SET_INDEXED = """
 UPDATE knowledge_database_items i
    SET revision = greatest(i.revision, n.revision), name = n.name, kind = n.kind,
-       origin = n.origin, source_url = n.source_url, labels = n.labels, seen_signature = n.signature,
-       state = 'indexed', waiting_since = NULL, batch_id = NULL, failure_code = NULL, failure_message = NULL, failure_hint = NULL,
-       failure_attempts = 0, failure_is_retryable = false, failed_at = NULL
+       origin = n.origin, source_url = n.source_url, labels = n.labels,
+       seen_signature = n.signature, state = 'indexed', waiting_since = NULL, batch_id = NULL,
+       failure_code = NULL, failure_message = NULL, failure_hint = NULL, failure_attempts = 0,
+       failure_is_retryable = false, failed_at = NULL
   FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
               %s::jsonb[], %s::text[])
        AS n(item_id, revision, name, kind, origin, source_url, labels, signature)
