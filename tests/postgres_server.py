@@ -44,8 +44,9 @@ class PostgresServer:
         """
         name = f"test_{next(self._numbers)}"
         copy = "CREATE DATABASE {} TEMPLATE kshift STRATEGY FILE_COPY"
-        rights = f"GRANT CONNECT ON DATABASE {{}} TO {WRITER}, {READER}"
-        with self._made(name, copy, rights):
+        # The rights on a database are not in the copy.
+        close = "REVOKE ALL ON DATABASE {} FROM PUBLIC"
+        with self._made(name, copy, close, f"GRANT CONNECT ON DATABASE {{}} TO {WRITER}, {READER}"):
             urls = connections(
                 with_database(self.address.admin_url, name),
                 self.credentials,
@@ -55,7 +56,7 @@ class PostgresServer:
                 yield urls
                 return
             empty = f"CREATE DATABASE {{}} OWNER {DAGSTER} STRATEGY FILE_COPY"
-            with self._made(dagster_database_of(name), empty):
+            with self._made(dagster_database_of(name), empty, close):
                 yield urls
 
     @contextmanager

@@ -203,6 +203,8 @@ def _as_owner(conn: Connection[Any]) -> Iterator[None]:
         conn.execute("SET LOCAL search_path = public")
         conn.execute("SET LOCAL statement_timeout = 0")
         conn.execute("SET LOCAL client_min_messages = warning")
+        # A killed migration's statement would otherwise run on and keep its locks.
+        conn.execute("SET LOCAL client_connection_check_interval = '500ms'")
         conn.execute("SELECT set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
         yield
 
