@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kshift_knowledge.chunker import PIPELINE_VERSION, TEXT_FORMAT
+from kshift_knowledge.chunker import PIPELINE_VERSION
+from kshift_knowledge.embedded_text import TEXT_FORMAT
 from kshift_knowledge.embedders.factory import default_dimensions, default_model
 from kshift_knowledge.errors import Refused
 from kshift_knowledge.records import Generation

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from kshift_knowledge.chunker import Chunker, embedded_text
-from kshift_knowledge.chunker import embed_hash as hash_of
+from kshift_knowledge.chunker import Chunker
+from kshift_knowledge.embedded_text import embed_hash as hash_of
+from kshift_knowledge.embedded_text import embedded_text, prefix_tokens
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.errors import EmbeddingError, ItemError, ItemGone, KshiftError, Unsettled
 from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT, EmbeddingWork
@@ -28,6 +29,7 @@ from kshift_knowledge.postgres import batches, items, ledger, staging
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.records import Chunk, EmbeddedChunk, Generation, ItemVersion, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
+from kshift_knowledge.tokens import token_counter
 
 # A slice is what one transaction writes: enough to fill requests, little enough to lose.
 SLICE_CHUNKS = 512
@@ -62,6 +64,7 @@ class Pipeline:
         self._generation = generation
         self._root = knowledge_dir
         self._chunker = Chunker(generation.chunk_tokens, generation.overlap_tokens)
+        self._counter = token_counter()
         self._max_in_flight = max_in_flight
 
     def index(
@@ -207,12 +210,12 @@ class Pipeline:
         return source
 
     def _texts(self, source: ItemSource, chunks: Sequence[Chunk]) -> tuple[EmbedText, ...]:
+        title = source.meta.title
         texts = []
         for chunk in chunks:
-            text = embedded_text(chunk, source.meta.title)
-            prefix_chars = len(text) - len(chunk.content)
-            # The prefix is short; a token holds at least one of its characters.
-            texts.append(EmbedText(hash_of(text), text, chunk.token_count + prefix_chars))
+            text = embedded_text(chunk, title, self._counter)
+            tokens = chunk.token_count + prefix_tokens(chunk, title, self._counter)
+            texts.append(EmbedText(hash_of(text), text, tokens))
         return tuple(texts)
 
     def _ask(self, work: EmbeddingWork, scope: Scope, prepared: list[Prepared]) -> _Slice:

@@ -1,0 +1,47 @@
+"""The text that is embedded of a chunk: where it stands, then its content; and that text's hash."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+
+from kshift_knowledge.records import Chunk
+from kshift_knowledge.tokens import TokenCounter
+
+TEXT_FORMAT = 1  # goes up whenever the same chunk would be embedded as another text
+PREFIX_TOKENS = 128  # on top of the chunk's own: docs/decisions.md#embedded-text
+
+
+def embedded_text(chunk: Chunk, title: str | None, counter: TokenCounter) -> str:
+    """
+    Return the prefix, a blank line and the content; the content alone where there is no prefix.
+
+    title: the front-matter name; a name that only comes from the file is left out, so that a
+    rename costs nothing. The prefix is cut to 128 tokens, outermost headings first: the nearest
+    heading says most.
+    """
+    prefix = _prefix((title, *chunk.heading_path) if title else chunk.heading_path, counter)
+    return f"{prefix}\n\n{chunk.content}" if prefix else chunk.content
+
+
+def prefix_tokens(chunk: Chunk, title: str | None, counter: TokenCounter) -> int:
+    """Return how many tokens the prefix adds, its blank line included."""
+    prefix = _prefix((title, *chunk.heading_path) if title else chunk.heading_path, counter)
+    return counter.count(f"{prefix}\n\n") if prefix else 0
+
+
+def embed_hash(text: str) -> bytes:
+    """Return the SHA-256 by which the vector of *text* is found again."""
+    return sha256(text.encode()).digest()
+
+
+@lru_cache(maxsize=4096)
+def _prefix(parts: tuple[str, ...], counter: TokenCounter) -> str:
+    lines = [" ".join(part.split()) for part in parts if part.strip()]
+    while lines and counter.count("\n".join(lines)) > PREFIX_TOKENS:
+        if len(lines) == 1:
+            ends = counter.token_ends(lines[0])
+            return lines[0][: int(ends[PREFIX_TOKENS - 1])].rstrip()
+        # Keep the title; give up the headings that are farthest away.
+        del lines[1 if len(lines) > 2 else 0]
+    return "\n".join(lines)
