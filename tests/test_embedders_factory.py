@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from embedding_server import EmbeddingServer, refused, vector_of
+from embedding_server import EmbeddingServer, Fault, refused, vector_of
 
 from kshift_knowledge.embedders.factory import embedder_for
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.embedders.retries import Patience
-from kshift_knowledge.errors import SettingsError
+from kshift_knowledge.errors import EmbedderUnreachable, SettingsError
 
 
 def identity(embedder: Embedder) -> tuple[str, str, int, int]:
@@ -94,6 +94,20 @@ def test_the_openai_embedder_repeats_what_may_pass() -> None:
 
         assert np.array_equal(batch.vectors, [vector_of("a", 1536)])
         assert len(server.requests) == 3
+        embedder.close()
+
+
+def test_a_request_never_takes_longer_than_the_whole_patience() -> None:
+    with EmbeddingServer() as server:
+        server.always(Fault(delay_s=30))
+        embedder = embedder_for(
+            "openai", api_key="sk-x", base_url=server.url, patience=Patience(total_s=0.3)
+        )
+
+        with pytest.raises(EmbedderUnreachable, match=r"within 0\.3 s"):
+            embedder.embed(["a"])
+
+        assert len(server.requests) == 1
         embedder.close()
 
 

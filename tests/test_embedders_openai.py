@@ -64,7 +64,7 @@ def embedder_at(url: str, **changes: Any) -> OpenAIEmbedder:
 
 @pytest.fixture
 def embedder(server: EmbeddingServer) -> Iterator[OpenAIEmbedder]:
-    embedder = embedder_at(server.url, deadlines=SHORT)
+    embedder = embedder_at(server.url)
     yield embedder
     embedder.close()
 
@@ -229,11 +229,12 @@ ECHO = f"Incorrect API key provided: {KEY}. You sent: {TEXT}"
 )
 def test_each_failure_has_its_class_and_betrays_nothing(
     server: EmbeddingServer,
-    embedder: Embedder,
     caplog: pytest.LogCaptureFixture,
     fault: Fault,
     kind: type[KshiftError],
 ) -> None:
+    is_slow = fault.delay_s or fault.bytes_per_s
+    embedder = embedder_at(server.url, deadlines=SHORT if is_slow else None)
     server.script(fault)
 
     with caplog.at_level(logging.DEBUG), pytest.raises(KshiftError) as caught:
@@ -248,17 +249,18 @@ def test_each_failure_has_its_class_and_betrays_nothing(
     assert KEY not in everything
     assert "canary" not in everything
     assert len(server.requests) == 1  # This layer never repeats.
+    embedder.close()
 
 
-def test_the_next_request_after_a_failure_is_good(
-    server: EmbeddingServer, embedder: Embedder
-) -> None:
+def test_the_next_request_after_a_failure_is_good(server: EmbeddingServer) -> None:
+    embedder = embedder_at(server.url, deadlines=Deadlines(total_s=1.5))
     for fault in (Fault(reset_after=40), Fault(delay_s=30), Fault(500), Fault(bytes_per_s=20)):
         server.script(fault)
         with pytest.raises(EmbedderUnreachable):
             embedder.embed(["a"])
 
         assert np.array_equal(embedder.embed(["a"]).vectors, expected("a"))
+    embedder.close()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.embedders.retries import INDEXING, Patience, PatientEmbedder
 from kshift_knowledge.errors import SettingsError
 
+_REQUEST_S = 60.0  # 2,048 texts take OpenAI some seconds.
 DEFAULT_MODELS = {"openai": "text-embedding-3-small", "local": LOCAL_MODEL}
 _NATURAL_DIMENSIONS = {**MODEL_DIMENSIONS, LOCAL_MODEL: LOCAL_DIMENSIONS}
 
@@ -37,8 +38,9 @@ def embedder_for(
     """
     Return the embedder *name*, "openai" or "local", which opens nothing before its first text.
 
-    model and dimensions: None is the embedder's own. patience, deadlines, limiter: how the openai
-    one insists; share one limiter between embedders of one provider. threads: of the local one.
+    model and dimensions: None is the embedder's own. patience and limiter: how the openai one
+    insists; share one limiter between embedders of one provider. deadlines: of one request, None
+    is 60 s or all of the patience. threads: of the local one.
 
     Raises SettingsError when the values do not go together, and BadKey.
     """
@@ -54,7 +56,7 @@ def embedder_for(
         base_url=base_url,
         answered_model=answered_model,
         max_input_tokens=max_input_tokens,
-        deadlines=deadlines,
+        deadlines=deadlines or Deadlines(total_s=min(_REQUEST_S, patience.total_s)),
     )
     return PatientEmbedder(plain, patience=patience, limiter=limiter)
 
