@@ -32,7 +32,7 @@ class RetrieveByModel:
 
     def __call__(self, generation: Generation) -> Retrieve:
         """Raises NotReady when the settings do not allow the generation's embedder."""
-        embedder = QueryEmbedder(self._embedder(generation), token_counter().count, self._cache)
+        embedder = QueryEmbedder(self._embedder(generation), token_counter(), self._cache)
         return Retrieve(self._store, embedder)
 
     def prepare(self, generation: Generation) -> None:
