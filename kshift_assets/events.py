@@ -130,7 +130,7 @@ def _event(
     return DagsterEvent(
         event_type_value=event_type.value,
         job_name=context.job_name,
-        step_key=context.op_handle.to_string(),
+        step_key=context.get_step_execution_context().step.key,
         event_specific_data=data,  # type: ignore[arg-type]
         message="",
     )

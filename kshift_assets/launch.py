@@ -132,7 +132,7 @@ def _run(
         )
     with services.database.transaction() as conn:
         done = batches.figures(conn, batch_id)
-    if not done:
+    if not done or not (result.success or done["items_failed"]):
         raise KshiftError(
             f"The run {result.run_id} broke off before its items were done: {_reason(result)}",
             hint="What it finished is kept; `kshift index` goes on from there.",

@@ -69,19 +69,26 @@ class Children:
             child.start()
 
     def stop(self) -> None:
-        """TERM to all, KILL after 25 s to what is left, its descendants included."""
+        """TERM to all, KILL after 25 s to what is left, then to what they left behind."""
         running = [child for child in self._children if child.process is not None]
+        families = _descendants({child.process.pid for child in running if child.process})
         for child in reversed(running):
-            _signal_session(child, signal.SIGTERM)
+            assert child.process is not None
+            child.process.terminate()
         give_up_at = time.monotonic() + _STOP_WAIT_S
         for child in running:
             assert child.process is not None
+            families |= _descendants({child.process.pid})
             try:
                 child.process.wait(max(0.0, give_up_at - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self._talk(f"{child.name} does not stop; killing it.")
-            _signal_session(child, signal.SIGKILL)
-            child.process.wait()
+                child.process.kill()
+                child.process.wait()
+        # Dagster's code servers would notice within 20 s that nobody needs them.
+        for pid, started in families:
+            if _start_time(pid) == started:
+                os.kill(pid, signal.SIGKILL)
 
 
 def wait_until(is_true: Callable[[], bool], timeout_s: float) -> bool:
@@ -94,12 +101,35 @@ def wait_until(is_true: Callable[[], bool], timeout_s: float) -> bool:
     return False
 
 
-def _signal_session(child: Child, number: int) -> None:
-    assert child.process is not None
+_Process = tuple[int, str]  # id and start time, which together name a process for good
+
+
+def _descendants(roots: set[int]) -> set[_Process]:
+    """What the processes started, and what that started, as it is now."""
+    parents: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))):
+            parents[int(entry.name)] = int(fields[1])
+    found: set[int] = set()
+    frontier = roots
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier} - found
+        found |= frontier
+    return {(pid, started) for pid in found if (started := _start_time(pid))}
+
+
+def _start_time(pid: int) -> str:
+    fields = _stat_fields(pid)
+    return fields[19] if fields else ""
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on (state, parent); empty when it is gone."""
     try:
-        os.killpg(child.process.pid, number)
-    except ProcessLookupError:
-        return
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except OSError:
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def _die_with_parent() -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from kshift_knowledge.embedders.batches import plan_batches
 from kshift_knowledge.embedders.protocol import Embedder
-from kshift_knowledge.errors import EmbeddingError
+from kshift_knowledge.errors import EmbeddingError, KshiftError, WrongDimension
 from kshift_knowledge.indexing.records import EmbedText
 from kshift_knowledge.records import Generation, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
@@ -42,7 +42,7 @@ class EmbeddingWork:
         self._pool = ThreadPoolExecutor(max_in_flight, thread_name_prefix="kshift-embed")
         self._futures: dict[tuple[int, bytes], Future[_Batch]] = {}
         self._lock = threading.Lock()
-        self._stopped_by: EmbeddingError | None = None
+        self._stopped_by: KshiftError | None = None
         self.requests = 0
         self.tokens = 0
 
@@ -80,10 +80,10 @@ class EmbeddingWork:
             raise self._stopped_by
         try:
             answer = self._embedder.embed([text.text for text in texts])
-        except EmbeddingError as exc:
+        except (EmbeddingError, WrongDimension) as exc:
             with self._lock:
                 self.requests += 1
-                if not exc.is_retryable and exc.code in _HOPELESS:
+                if exc.code in _HOPELESS:
                     self._stopped_by = exc
             raise
         with self._lock:
@@ -96,4 +96,11 @@ class EmbeddingWork:
         return vectors
 
 
-_HOPELESS = frozenset({"embedding_bad_key", "embedding_model_refused", "embedding_quota_exhausted"})
+_HOPELESS = frozenset(
+    {
+        "embedding_bad_key",
+        "embedding_model_refused",
+        "embedding_quota_exhausted",
+        "wrong_dimension",
+    }
+)

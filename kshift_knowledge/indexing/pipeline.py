@@ -14,7 +14,14 @@ from kshift_knowledge.chunker import Chunker
 from kshift_knowledge.embedded_text import embed_hash as hash_of
 from kshift_knowledge.embedded_text import embedded_text, prefix_tokens
 from kshift_knowledge.embedders.protocol import Embedder
-from kshift_knowledge.errors import EmbeddingError, ItemError, ItemGone, KshiftError, Unsettled
+from kshift_knowledge.errors import (
+    EmbeddingError,
+    ItemError,
+    ItemGone,
+    KshiftError,
+    Unsettled,
+    WrongDimension,
+)
 from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT, EmbeddingWork
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.records import (
@@ -232,7 +239,7 @@ class Pipeline:
         for embed_hash, future in part.asked.items():
             try:
                 vectors[embed_hash] = future.result()[embed_hash]
-            except EmbeddingError as exc:
+            except (EmbeddingError, WrongDimension) as exc:
                 errors[embed_hash] = exc
         good: list[Prepared] = []
         for one in part.prepared:
