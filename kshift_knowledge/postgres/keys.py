@@ -37,7 +37,7 @@ SELECT %(key_id)s, %(key_hash)s, a.account_id, %(project)s, %(databases)s, %(aut
    AND (%(automation)s::bigint IS NULL OR EXISTS (
         SELECT FROM automations u
          WHERE u.project_id = %(project)s AND u.automation_id = %(automation)s))
-   AND (%(databases)s::bigint[] IS NULL OR %(databases)s <@ ARRAY(
+   AND (%(databases)s::bigint[] IS NULL OR %(databases)s::bigint[] <@ ARRAY(
         SELECT d.knowledge_database_id FROM knowledge_databases d
          WHERE d.project_id = %(project)s))
 RETURNING {_COLUMNS}
