@@ -14,4 +14,6 @@ defs = dg.Definitions(
     jobs=[index_job],
     sensors=[knowledge_files_sensor],
     resources={"index": KnowledgeIndex()},
+    # The run is one step already: a process of its own for it would only take seconds to start.
+    executor=dg.in_process_executor,
 )
