@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from kshift_knowledge.errors import ItemError, SettingsError
@@ -101,22 +100,23 @@ class Chunker:
         held = -1  # the last block of the open chunk
         for first, last in sections:
             if not self._fits(page, start, last):
-                is_half_full = held >= 0 and not self._fits(
-                    page, start, held, self.chunk_tokens // 2
-                )
-                if is_half_full or (held >= 0 and self._fits(page, page.starts[first], last)):
+                fits_alone = self._fits(page, page.starts[first], last)
+                if held >= 0 and (fits_alone or not self._is_small(page, start, held)):
                     yield from cutter.windows(start, fresh, held)
                     start = fresh = page.starts[first]
-                if not self._fits(page, start, last):
+                if not fits_alone:
                     *full, tail = cutter.windows(start, fresh, last)
                     yield from full
                     start, fresh = tail.start, tail.fresh
             held = last
         yield from cutter.windows(start, fresh, held)
 
-    def _fits(self, page: Page, start: int, last: int, limit: int | None = None) -> bool:
-        limit = self.chunk_tokens if limit is None else limit
-        return page.ruler.fits(start, page.end(last), limit)
+    def _fits(self, page: Page, start: int, last: int) -> bool:
+        return page.ruler.fits(start, page.end(last), self.chunk_tokens)
+
+    def _is_small(self, page: Page, start: int, last: int) -> bool:
+        """Tell whether what ends with block *last* may as well begin the windows of the next."""
+        return page.ruler.fits(start, page.end(last), self.chunk_tokens // 2)
 
 
 def _check_sizes(chunk_tokens: int, overlap_tokens: int) -> None:
@@ -136,7 +136,7 @@ def _check_sizes(chunk_tokens: int, overlap_tokens: int) -> None:
 
 def _read_page(text: str, outline: Outline, ruler: TokenRuler) -> Page:
     starts = [next_text(text, at) if text[at] in " \t" else at for at in outline.starts]
-    bodies = [kind not in (HEADING, RULE) for kind in outline.kinds]
+    bodies = [kind is not HEADING and kind is not RULE for kind in outline.kinds]
     return Page(text, outline.kinds, [*starts, len(text)], bodies, ruler)
 
 
@@ -148,8 +148,7 @@ def _top_sections(page: Page, headings: Sequence[Heading]) -> Iterator[list[tupl
     of those at any higher one; sections at any heading. What has no body joins what follows it
     (the last one what precedes it): no chunk is headings only, unless the text is.
     """
-    uses = Counter(heading.level for heading in headings)
-    level = min((level for level, times in uses.items() if times > 1), default=0)
+    level = _parting_level(headings)
     borders, is_behind = [0], False
     for heading in headings:
         if heading.level == level or (is_behind and heading.level < level):
@@ -159,6 +158,15 @@ def _top_sections(page: Page, headings: Sequence[Heading]) -> Iterator[list[tupl
     for first, last in _with_bodies(page, borders, len(page.kinds)):
         inner = blocks[bisect_right(blocks, first) : bisect_right(blocks, last)]
         yield _with_bodies(page, [first, *inner], last + 1)
+
+
+def _parting_level(headings: Sequence[Heading]) -> int:
+    """Return the highest level, thus the lowest number, that is used more than once, else 0."""
+    once: set[int] = set()
+    twice: set[int] = set()
+    for heading in headings:
+        (twice if heading.level in once else once).add(heading.level)
+    return min(twice, default=0)
 
 
 def _with_bodies(page: Page, borders: Sequence[int], end: int) -> list[tuple[int, int]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 
+from kshift_knowledge.html_blocks import html_block_end
+
 TITLE_CHARS = 200  # a heading of a megabyte must not travel with every chunk below it
 
 
@@ -78,33 +80,6 @@ _DELIMITER_ROW = re.compile(rf" {{0,3}}\|?{_CELL}(?:\|{_CELL})*+\|?[ \t]*$")
 _INNER_FENCE = re.compile(r"(?:(?:[-+*>]|\d{1,9}[.)])[ \t]+)*+(`{3,}(?=[^`]*$)|~{3,})")
 _YAML_LINE = re.compile(r"[^\s:][^:]*:|#|-")
 
-# HTML blocks, section 4.6: kinds 1 to 5 end at a mark of their own, kinds 6 and 7 at a blank line.
-_HTML_WITH_END = tuple(
-    (re.compile(begin, re.IGNORECASE), re.compile(end, re.IGNORECASE))
-    for begin, end in (
-        (r"<(?:pre|script|style|textarea)(?:[ \t>]|$)", r"</(?:pre|script|style|textarea)>"),
-        (r"<!--", r"-->"),
-        (r"<\?", r"\?>"),
-        (r"<![a-z]", r">"),
-        (r"<!\[CDATA\[", r"\]\]>"),
-    )
-)
-_HTML_SECTION = re.compile(
-    r"</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd"
-    r"|details|dialog|dir|div|dl|dt|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]"
-    r"|head|header|hr|html|iframe|legend|li|link|main|menu|menuitem|nav|noframes|ol|optgroup"
-    r"|option|p|param|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr|track|ul)"
-    r"(?:[ \t]|/?>|$)",
-    re.IGNORECASE,
-)
-_HTML_TAG_ALONE = re.compile(
-    r"<(?:/[a-z][a-z0-9-]*+|[a-z][a-z0-9-]*+"
-    r"(?:[ \t]++[a-z_:][\w.:-]*+(?:[ \t]*+=[ \t]*+(?:[^ \t\"'=<>`]++|'[^']*+'|\"[^\"]*+\"))?+)*+"
-    r"[ \t]*+/?)[ \t]*+>[ \t]*+$",
-    re.IGNORECASE,
-)
-_BLANK_LINE = re.compile(r"\s*$")
-
 # What the next line may go on with; an item is one of the outermost list.
 _NOTHING, _PARAGRAPH, _TABLE, _CODE, _QUOTE, _ITEM = range(6)
 
@@ -117,9 +92,10 @@ class _Scanner:
         self.kinds: list[Kind] = []
         self.headings: list[Heading] = []
         self._lines = lines
-        self._offsets = [0, *accumulate(len(line) + 1 for line in lines)]
+        self._offsets = [0, *accumulate(map(len, lines))]  # without line ends
         self._paragraph = 0  # first line of the open paragraph
         self._item_indent = 0  # column where the text of the open item begins
+        self._mark = ""  # the open item's, if it is one sign, a blank and text
         self._is_empty_item = False  # only its mark so far
         self._in_item_block = False  # no blank line or end of a fence since its last block began
         self._close()
@@ -130,7 +106,7 @@ class _Scanner:
         self._inner_fence = ""  # the fence that is open in a list or quote
 
     def _add(self, number: int, kind: Kind) -> None:
-        self.starts.append(self._offsets[number])
+        self.starts.append(self._offsets[number] + number)
         self.kinds.append(kind)
 
     def _add_heading(self, number: int, level: int, title: str) -> None:
@@ -147,10 +123,12 @@ class _Scanner:
         while number < len(lines):
             line = lines[number]
             if not line or line.isspace():
-                self._take_blank()
+                if self._open:
+                    self._take_blank()
                 number += 1
-            # Most lines go on with a paragraph, and no letter can interrupt one.
-            elif self._open == _PARAGRAPH and line[0].isalpha():
+            elif line[0].isalpha():  # most lines, and none of them opens anything but a paragraph
+                if self._open != _PARAGRAPH:
+                    self._take_text(number, line)
                 number += 1
             else:
                 number = self._take(number, line)
@@ -170,17 +148,16 @@ class _Scanner:
     def _take_blank(self) -> None:
         if self._open == _ITEM and not self._is_empty_item:
             self._in_item_block = self._is_lazy = False
-        elif self._open:
+        else:
             self._close()
 
     def _take(self, number: int, line: str) -> int:
         """Take a line that shows something, or a whole fence or HTML block; return the next one."""
-        if self._open == _ITEM and line[0] in " \t" and _columns(line) >= self._item_indent:
-            self._take_inside_item(number, line)
+        if self._open == _ITEM and self._goes_on_with_item(number, line):
             return number + 1
         if self._open == _PARAGRAPH and self._ends_paragraph(number, line):
             return number + 1
-        opener = None if line[0].isalpha() else _OPENER.match(line)
+        opener = _OPENER.match(line)
         if opener is None:
             self._take_text(number, line)
             return number + 1
@@ -199,13 +176,23 @@ class _Scanner:
                 self._add(number, RULE)
             case "quote":
                 self._take_quote(number, line)
-            case "html" if end := self._html_end(line.lstrip(" ")):
+            case "html" if end := html_block_end(line, self._open == _PARAGRAPH or self._is_lazy):
                 self._close()
                 self._add(number, LINES)
                 return self._after_html(number, end)
             case _:
                 self._take_text(number, line)
         return number + 1
+
+    def _goes_on_with_item(self, number: int, line: str) -> bool:
+        is_unbroken = self._in_item_block and not self._inner_fence
+        if is_unbroken and line[:2] == self._mark and line[2:3].isalnum():
+            self._is_lazy = True  # most lines of lists are like this: one more item, "- text"
+            return True
+        if line[0] in " \t" and _columns(line) >= self._item_indent:
+            self._take_inside_item(number, line)
+            return True
+        return False
 
     def _ends_paragraph(self, number: int, line: str) -> bool:
         """Turn the open paragraph into a heading or a table if *line* underlines it as one."""
@@ -256,6 +243,7 @@ class _Scanner:
         text = line[end:]
         gap = len(line[:end].expandtabs(4)) - mark if text else 0
         self._item_indent = mark + (gap if 1 <= gap <= 4 else 1)
+        self._mark = line[:2] if mark == 1 and gap == 1 else ""
         self._is_empty_item = not text or text.isspace()
         self._look_inside(text)
         if self._inner_fence:
@@ -292,20 +280,10 @@ class _Scanner:
                 return after + 1
         return len(self._lines)
 
-    def _html_end(self, line: str) -> re.Pattern[str] | None:
-        """Return what the last line of the HTML block contains, None when *line* opens none."""
-        for begin, end in _HTML_WITH_END:
-            if begin.match(line):
-                return end
-        if _HTML_SECTION.match(line):
-            return _BLANK_LINE
-        in_paragraph = self._open == _PARAGRAPH or self._is_lazy
-        return _BLANK_LINE if not in_paragraph and _HTML_TAG_ALONE.match(line) else None
-
     def _after_html(self, number: int, end: re.Pattern[str]) -> int:
         for after in range(number, len(self._lines)):
             line = self._lines[after]
-            if end.match(line) if end is _BLANK_LINE else end.search(line):
+            if end.search(line):
                 return after + 1
         return len(self._lines)
 

@@ -113,15 +113,15 @@ class Cl100kCounter:
         if text.isascii():
             return byte_ends
         utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
-        starts_character = (utf8 & 0xC0) != 0x80
-        return np.cumsum(starts_character, dtype=np.int32)[byte_ends - 1]
+        inside_character = np.flatnonzero((utf8 & 0xC0) == 0x80)
+        return byte_ends - np.searchsorted(inside_character, byte_ends).astype(np.int32)
 
     @cached_property
-    def _token_bytes(self) -> NDArray[np.int32]:
-        sizes = [
+    def _token_bytes(self) -> NDArray[np.uint8]:
+        sizes = (
             len(self.encoding.decode_single_token_bytes(token)) for token in range(VOCABULARY_SIZE)
-        ]
-        return np.array(sizes, dtype=np.int32)
+        )
+        return np.fromiter(sizes, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
