@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from postgres_server import PostgresServer, running_server
+from served_api import ServedApi, served_api
 
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.roles import Connections
@@ -34,3 +35,10 @@ def writer(database_urls: Connections) -> Iterator[Database]:
 def reader(database_urls: Connections) -> Iterator[Database]:
     with Database(database_urls.reader_url) as database:
         yield database
+
+
+@pytest.fixture
+def api(writer: Database, reader: Database) -> Iterator[ServedApi]:
+    """The API over two tenants' knowledge."""
+    with served_api(writer, reader) as served:
+        yield served
