@@ -159,6 +159,26 @@ def test_psycopg_and_sqlalchemy_read_the_same_url(server: EmbeddedServer) -> Non
     assert [(by_sqlalchemy,)] == by_psycopg == [("kshift",)]
 
 
+def test_libpqs_environment_does_not_lead_elsewhere(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "PGHOST": "elsewhere",
+        "PGPORT": "1",
+        "PGUSER": "somebody",
+        "PGPASSWORD": "wrong",
+        "PGDATABASE": "other",
+        "PGSSLMODE": "require",
+        "PGDATA": "/nowhere",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    with server as address:
+        assert run_sql(address.admin_url, "SELECT current_user, current_database()") == [
+            ("kshift_admin", "kshift")
+        ]
+
+
 def test_the_extensions_that_kshift_needs_are_there(server: EmbeddedServer) -> None:
     with server as address:
         run_sql(address.admin_url, "CREATE EXTENSION vector")
@@ -242,6 +262,16 @@ def test_an_owner_killed_while_it_starts_leaves_a_usable_home(top: Path) -> None
 
     with server_of(home) as address:
         assert run_sql(address.admin_url, "SELECT current_database()") == [("kshift",)]
+
+
+def test_an_interrupted_start_leaves_nothing_running(top: Path) -> None:
+    home = top / "home"
+    with user_process(home, stderr=subprocess.DEVNULL) as owner:
+        wait_until((home / "postgres" / "data.new").exists)
+        owner.send_signal(signal.SIGINT)
+        owner.wait(20)
+
+    assert not is_locked(home / "postgres" / "server.lock")
 
 
 def test_a_killed_server_comes_back_with_what_was_committed(top: Path) -> None:

@@ -80,6 +80,10 @@ def rows(url: str, query: LiteralString) -> list[tuple[Any, ...]]:
         return conn.execute(query).fetchall()
 
 
+def printed_in(error: NotReady) -> list[str]:
+    return [line.strip() for line in error.hint.split("\n")[1:]]
+
+
 def test_no_role_has_more_power_than_it_needs(urls: Connections) -> None:
     assert urls.admin_url is not None
     found = rows(
@@ -253,14 +257,40 @@ def test_an_administrator_without_superuser_needs_only_the_extension_from_others
     deployer = with_login(theirs, "deployer", "p")
     with pytest.raises(NotReady) as caught:
         migrate(deployer, Credentials(tmp_path))
-    assert "CREATE EXTENSION vector WITH SCHEMA public;" in caught.value.hint
+    assert printed_in(caught.value) == ["CREATE EXTENSION vector WITH SCHEMA public;"]
 
-    run(theirs, "CREATE EXTENSION vector")
+    run(theirs, *printed_in(caught.value))
     urls = migrate(deployer, Credentials(tmp_path)).connections
     check_schema(urls.reader_url)
     check_login(urls.writer_url)
     check_login(urls.dagster_url)
     assert migrate(deployer, Credentials(tmp_path)).applied == ()
+
+
+def test_an_administrator_of_roles_that_others_made_is_told_what_it_lacks(
+    bare_server: str, tmp_path: Path
+) -> None:
+    run(bare_server, *missing_statements(bare_server))
+    run(
+        bare_server,
+        "CREATE ROLE deployer LOGIN CREATEROLE CREATEDB PASSWORD 'p'",
+        "ALTER DATABASE kshift OWNER TO deployer",
+    )
+    deployer = with_login(bare_server, "deployer", "p")
+    for wanted in (
+        ['GRANT "kshift_owner" TO "deployer";', 'GRANT "kshift_dagster" TO "deployer";'],
+        [
+            'GRANT "kshift_writer" TO "deployer" WITH ADMIN OPTION;',
+            'GRANT "kshift_reader" TO "deployer" WITH ADMIN OPTION;',
+            'GRANT "kshift_dagster" TO "deployer" WITH ADMIN OPTION;',
+        ],
+    ):
+        with pytest.raises(NotReady) as caught:
+            migrate(deployer, Credentials(tmp_path))
+        assert printed_in(caught.value) == wanted
+        run(bare_server, *wanted)
+
+    check_schema(migrate(deployer, Credentials(tmp_path)).connections.reader_url)
 
 
 def test_a_login_that_may_not_migrate_is_told_what_an_administrator_must_run(
@@ -270,7 +300,7 @@ def test_a_login_that_may_not_migrate_is_told_what_an_administrator_must_run(
     with pytest.raises(NotReady, match="powerless may not prepare") as caught:
         migrate(with_login(admin_url, "powerless", "p"), Credentials(tmp_path))
 
-    printed = [line.strip() for line in caught.value.hint.split("\n")[1:]]
+    printed = printed_in(caught.value)
     assert "CREATE EXTENSION vector WITH SCHEMA public;" in printed
     assert printed == missing_statements(admin_url)[:-1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -84,6 +85,9 @@ class EmbeddedServer:
                 self._bring_up(layout)
             except BaseException:
                 self._drop_users_lock()
+                if not is_locked(layout.users_lock):
+                    with contextlib.suppress(NotReady):
+                        processes.shut_down(layout)  # interrupted: nobody would stop it
                 raise
             password = self._credentials.password(SERVER, ADMINISTRATOR)
             assert password is not None
@@ -143,7 +147,8 @@ class EmbeddedServer:
         except OSError as exc:
             raise NotReady(
                 f"The embedded PostgreSQL of {self._home} cannot be used: {exc}.",
-                hint="Run kshift as the user who made this home, or set another KSHIFT_HOME.",
+                hint="Run kshift as the user who made this home, set another KSHIFT_HOME, or set "
+                "KSHIFT_DATABASE_URL to another server.",
             ) from exc
 
     def _drop_users_lock(self) -> None:

@@ -59,6 +59,7 @@ class _Catalog:
     """What the server says about itself, its roles and this database."""
 
     database: str
+    login: str
     is_administrator: bool
     is_superuser: bool
     roles: dict[str, dict[str, Any]]
@@ -129,7 +130,8 @@ def _read(conn: Connection[Any], logins: LoginNames) -> _Catalog:
     columns = [column.name for column in cursor.description or ()]
     roles = {row[0]: dict(zip(columns, row, strict=True)) for row in cursor}
     me = conn.execute(
-        "SELECT rolsuper, rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"
+        "SELECT rolsuper, rolsuper OR rolcreaterole, rolname FROM pg_roles"
+        " WHERE rolname = current_user"
     ).fetchone()
     assert me is not None
     memberships = conn.execute(
@@ -151,6 +153,7 @@ def _read(conn: Connection[Any], logins: LoginNames) -> _Catalog:
     ).fetchone()
     return _Catalog(
         database=conn.info.dbname,
+        login=me[2],
         is_superuser=me[0],
         is_administrator=me[1],
         roles=roles,
@@ -200,7 +203,9 @@ def _membership_statements(catalog: _Catalog, logins: LoginNames) -> Iterator[St
         # It must be able to act as the schema's owner and to give a database to Dagster.
         for role in (OWNER, *([DAGSTER] if logins.dagster == DAGSTER else [])):
             if role not in catalog.mine:
-                yield sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(role))
+                yield sql.SQL("GRANT {} TO {}").format(
+                    sql.Identifier(role), sql.Identifier(catalog.login)
+                )
 
 
 def _setting_statements(catalog: _Catalog, logins: LoginNames) -> Iterator[Statement]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,13 @@ from kshift_knowledge.postgres.dagster_database import (
     create_database,
     make_dagster_database,
     owner_of,
+)
+from kshift_knowledge.postgres.role_passwords import (
+    CONNECT_TIMEOUT_S,
+    RACE_ATTEMPTS,
+    RACES,
+    connects,
+    set_passwords,
 )
 from kshift_knowledge.postgres.role_statements import (
     DAGSTER,
@@ -34,9 +41,6 @@ from kshift_knowledge.postgres.urls import (
     user_of,
     with_login,
 )
-
-CONNECT_TIMEOUT_S = 10
-RACE_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +136,27 @@ def prepare_roles(
     with connect(admin_url) as conn:
         existing = _existing_roles(conn, logins.names)
         _run_missing(conn, logins.names)
-        for login, url in logins.explicit.items():
-            if login not in existing:
-                _set_password(conn, login, parse_url(url).get("password", ""))
+        passwords = {
+            login: parse_url(url).get("password", "")
+            for login, url in logins.explicit.items()
+            if login not in existing
+        }
         notes = []
         for role in logins.generated:
-            database = dagster_database_of(conn.info.dbname) if role == DAGSTER else None
+            database = (
+                dagster_database_of(conn.info.dbname) if role == DAGSTER else conn.info.dbname
+            )
             if role == DAGSTER:
-                assert database is not None
                 make_dagster_database(conn, database)
             password, is_new = credentials.obtain(server, role)
             url = with_login(admin_url, role, password, database=database)
-            if role in existing and not is_new and _connects(url):
+            if role in existing and not is_new and connects(url):
                 continue
-            _set_password(conn, role, password)
+            passwords[role] = password
             if role in existing:
                 why = "this home did not know it" if is_new else "the old one did not connect"
                 notes.append(f"The password of {role} is set anew: {why}.")
+        set_passwords(conn, passwords)
         return notes
 
 
@@ -232,48 +240,34 @@ def _existing_roles(conn: Connection[Any], names: LoginNames) -> set[str]:
 
 
 def _run_missing(conn: Connection[Any], names: LoginNames) -> None:
-    """Run the missing statements in one transaction; again when another migration interferes."""
-    for attempt in range(1, RACE_ATTEMPTS + 1):
+    """Run what is missing, as far as this login may; again when another migration interferes."""
+    for _ in range(RACE_ATTEMPTS):
         missing = role_statements.missing_statements(conn, names)
         if not missing:
             return
         try:
             with conn.transaction():
-                for statement in missing:
-                    conn.execute(statement)
-            break
-        except psycopg.errors.InsufficientPrivilege as exc:
-            raise needs_administrator(conn, missing, exc) from exc
-        except (
-            psycopg.errors.UniqueViolation,
-            psycopg.errors.DuplicateObject,
-            psycopg.errors.InternalError_,  # "tuple concurrently updated": roles are the server's
-        ):
-            if attempt == RACE_ATTEMPTS:
-                raise
-    # GRANT and REVOKE without the right to do so only warn.
-    if refused := role_statements.missing_statements(conn, names):
-        raise needs_administrator(conn, refused, None)
-
-
-def _set_password(conn: Connection[Any], role: str, password: str) -> None:
-    """Set it as a SCRAM verifier, so that no log of the server can hold the password."""
-    verifier = conn.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256")
-    statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(
-        sql.Identifier(role), sql.Literal(verifier.decode())
+                refusal = _run_what_is_allowed(conn, missing)
+        except RACES:
+            continue
+        # A GRANT or REVOKE without the right to it only warns: look at what became of all.
+        if left := role_statements.missing_statements(conn, names):
+            raise needs_administrator(conn, left, refusal) from refusal
+        return
+    raise StoreUnavailable(
+        "Other processes kept changing the same roles.", hint="Run `kshift migrate` again."
     )
-    for attempt in range(1, RACE_ATTEMPTS + 1):
+
+
+def _run_what_is_allowed(
+    conn: Connection[Any], statements: Sequence[role_statements.Statement]
+) -> psycopg.Error | None:
+    """Return the first refusal, None when nothing was refused."""
+    refusals: list[psycopg.Error] = []
+    for statement in statements:
         try:
-            conn.execute(statement)
-            return
-        except psycopg.errors.InternalError_:  # "tuple concurrently updated"
-            if attempt == RACE_ATTEMPTS:
-                raise
-
-
-def _connects(url: str) -> bool:
-    try:
-        psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S).close()
-    except psycopg.OperationalError:
-        return False
-    return True
+            with conn.transaction():
+                conn.execute(statement)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedObject) as exc:
+            refusals.append(exc)  # undefined: a role that this login could not create
+    return refusals[0] if refusals else None
