@@ -44,9 +44,8 @@ log_error_verbosity = terse
 log_checkpoints = off
 """
 _NOT_DURABLE = """\
-# For tests: a crash of the machine may lose everything.
+# For tests: what is committed survives a kill, but a crash of the machine may lose everything.
 fsync = off
-synchronous_commit = off
 full_page_writes = off
 """
 
