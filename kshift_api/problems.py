@@ -92,7 +92,10 @@ def _answer(exc: Exception) -> Response:
         return exc.get_response()  # a redirect of the routing
     problem = _problem_of(exc)
     _log(problem, exc)
-    response = _body(problem)
+    is_page = is_for_a_browser() and request.blueprint in ("pages", "sign_in")
+    if is_page and problem.kind.status == 401 and not _came_from_another_site():
+        return redirect(url_for("sign_in.form", next=request.full_path.rstrip("?")), 303)
+    response = _page(problem) if is_page else _json(problem)
     response.status_code = problem.kind.status
     for name, value in problem.headers.items():
         response.headers[name] = value
@@ -118,10 +121,17 @@ def _problem_of(exc: Exception) -> Problem:
     return Problem("internal_error")
 
 
-def _body(problem: Problem) -> Response:
+def _came_from_another_site() -> bool:
+    """
+    Whether SameSite=Strict held a cookie back on the way in.
+
+    Loading the page once more, from itself, brings it: again.html does.
+    """
+    return request.headers.get("Sec-Fetch-Site") == "cross-site"
+
+
+def _json(problem: Problem) -> Response:
     kind = problem.kind
-    if is_for_a_browser() and request.blueprint in ("pages", "sign_in"):
-        return _page(problem)
     body: dict[str, object] = {
         "type": url_for("service.problem", code=kind.code),
         "title": kind.title,
@@ -139,14 +149,8 @@ def _body(problem: Problem) -> Response:
 
 
 def _page(problem: Problem) -> Response:
-    if problem.kind.status == 401 and request.blueprint == "pages":
-        if request.headers.get("Sec-Fetch-Site") == "cross-site":
-            # SameSite=Strict holds the cookie back on the way in from another site. Loading the
-            # page once more, from itself, brings it.
-            return Response(render_template("again.html"), content_type="text/html")
-        here = request.full_path.rstrip("?")
-        return redirect(url_for("sign_in.form", next=here), 303)
-    page = render_template("problem.html", problem=problem, request_id=g.request_id)
+    name = "again.html" if problem.kind.status == 401 else "problem.html"
+    page = render_template(name, problem=problem, request_id=g.request_id)
     return Response(page, content_type="text/html; charset=utf-8")
 
 

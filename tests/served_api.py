@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from embedding_server import EmbeddingServer
 from flask import Flask
@@ -30,6 +30,12 @@ RAIN = "Half of them stay at home when it rains."
 STYLE = "Bold, short, never an exclamation mark."
 SECRET = "The secret launch is in May."
 PATIENCE = Patience(attempts=1, malformed_attempts=1)  # tests script one fault at a time
+
+
+class Reply(TestResponse):
+    """A response whose body is JSON where it is read as such."""
+
+    json: Any
 
 
 @dataclass
@@ -61,23 +67,25 @@ class ServedApi:
             "knowledge_database_ids": list(self.scope.knowledge_database_ids),
         }
 
-    def retrieve(self, *, key: str | None = None, **changes: Any) -> TestResponse:
+    def retrieve(self, *, key: Any = None, **changes: Any) -> Reply:
         """Ask the question with *changes*; ... leaves a field out."""
         body = {name: value for name, value in {**self.question, **changes}.items() if value != ...}
         return self.send(json.dumps(body).encode(), Authorization=f"Bearer {key or self.key}")
 
-    def send(self, data: bytes, **headers: str) -> TestResponse:
+    def send(self, data: bytes, **headers: str) -> Reply:
         """Send raw bytes as the body of a retrieve."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.post(
+        response = self.client.post(
             "/v1/retrieve",
             data=data,
             headers={"Content-Type": "application/json", **bearer(self.key), **given},
         )
+        return cast("Reply", response)
 
-    def get(self, path: str, *, key: str | None = None, **headers: str) -> TestResponse:
+    def get(self, path: str, *, key: str | None = None, **headers: str) -> Reply:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.get(path, headers={**bearer(key or self.key), **given})
+        headers = {**bearer(key or self.key), **given}
+        return cast("Reply", self.client.get(path, headers=headers, buffered=True))
 
     def page(self, place: Place, chunk: int | None = None) -> str:
         query = "" if chunk is None else f"?chunk={chunk}"

@@ -78,11 +78,14 @@ def test_bounds_hold_on_both_sides(
 
 @pytest.mark.parametrize("field", ["pins", "labels", "item_names"])
 def test_lists_of_names_are_bounded(api: ServedApi, field: str) -> None:
-    for value in ([], ["x"] * 50, ["'; --", '"', "%", "n" * 1000]):
+    good: list[Any] = [[], ["x"] * 50, ["'; --", '"', "%", "n" * 1000]]
+    for value in good:
         assert api.retrieve(**{field: value}).status_code == 200
-    for value in (None, "x", {}, ["x"] * 51):
+    no_lists: list[Any] = [None, "x", {}, ["x"] * 51]
+    for value in no_lists:
         assert _pointers(api.retrieve(**{field: value})) == [f"/{field}"]
-    for name in ("", 1, None, True, [], "a\0", "\ud800", "n" * 1001):
+    bad: list[Any] = ["", 1, None, True, [], "a\0", "\ud800", "n" * 1001]
+    for name in bad:
         assert _pointers(api.retrieve(**{field: ["x", name]})) == [f"/{field}/1"]
 
 
@@ -233,7 +236,7 @@ def test_the_keys_own_account_may_be_named(api: ServedApi) -> None:
 def test_foreign_and_missing_ids_get_the_same_answer(api: ServedApi) -> None:
     notes = api.scope.knowledge_database_ids[0]
     (foreign,) = api.foreign.knowledge_database_ids
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"knowledge_database_ids": [foreign]},
         {"knowledge_database_ids": [notes, foreign]},
         {"knowledge_database_ids": [foreign, foreign]},
