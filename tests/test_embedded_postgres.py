@@ -380,7 +380,10 @@ def test_a_home_may_be_deep_and_have_any_name(top: Path, name: str) -> None:
         with engine.connect() as conn:
             answer = conn.execute(sqlalchemy.text("SELECT 1")).scalar()
         assert run_sql(address.admin_url, "SELECT 1") == [(answer,)] == [(1,)]
+        layout = locate(top / name / "home", is_durable=False, outside=top / "outside")
+        assert layout.socket.is_socket()
     assert not server.is_running()
+    assert layout.socket_folder.is_relative_to(top) or not layout.socket_folder.exists()
 
 
 def test_no_value_of_a_failing_statement_reaches_the_log(server: EmbeddedServer, top: Path) -> None:

@@ -130,6 +130,9 @@ def shut_down(layout: Layout) -> None:
         )
     if postmaster is not None:
         reap(postmaster)
+    if layout.socket_folder.parent != layout.folder:
+        with contextlib.suppress(OSError):  # after a kill it still holds the dead socket
+            layout.socket_folder.rmdir()
 
 
 def last_words(layout: Layout, launched: Launched) -> str:
