@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -17,14 +18,15 @@ import click
 from kshift_cli.children import Child, Children
 from kshift_cli.home import open_home
 from kshift_cli.output import reporting_errors, say
+from kshift_cli.readiness import is_ready
+from kshift_knowledge.errors import NotReady
 from kshift_knowledge.home import Home
 from kshift_knowledge.postgres import keys, status
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.keeper import dismiss
-from kshift_knowledge.settings import knowledge_dir_of, load_settings
+from kshift_knowledge.settings import Settings, knowledge_dir_of, load_settings
 
 _TEND_S = 0.5
-_READY_S = 90.0
 _KEY_LIFETIME = timedelta(hours=24)
 
 
@@ -34,6 +36,7 @@ def command() -> None:
     """Run the API, the Dagster page and the daemon until Ctrl-C or TERM."""
     settings = load_settings()
     knowledge_dir_of(settings)  # fails now rather than at every tick
+    _require_free_ports(settings)
     with _signals() as stopping, open_home(settings, talk=say, lingers=False) as home:
         children = Children(programs(home), say)
         try:
@@ -43,6 +46,20 @@ def command() -> None:
             say("Stopping.")
             children.stop()
             dismiss(settings.home)
+
+
+def _require_free_ports(settings: Settings) -> None:
+    for name, port in (("API", settings.api_port), ("DAGSTER", settings.dagster_port)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as exc:
+                raise NotReady(
+                    f"Port {port} cannot be had: {exc.strerror}.",
+                    hint=f"Stop what listens there, perhaps another `kshift up`, or set "
+                    f"KSHIFT_{name}_PORT.",
+                ) from exc
 
 
 def programs(home: Home) -> list[Child]:
@@ -82,7 +99,7 @@ def _serve(home: Home, children: Children, stopping: list[int]) -> None:
         try:
             while not stopping:
                 children.tend()
-                if made_key is None:
+                if made_key is None and is_ready(api_url):
                     made_key = _offer_key(writer, api_url)
                 time.sleep(_TEND_S)
         finally:
