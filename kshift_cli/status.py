@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from datetime import UTC, datetime
 
 import click
 from rich.console import Console
@@ -19,6 +19,7 @@ from kshift_knowledge.records import Failure
 from kshift_knowledge.settings import load_settings
 
 _WATCH_S = 1.0
+_PIPE_WIDTH = 160
 
 
 @click.command("status", epilog="Example: kshift status --json")
@@ -39,7 +40,7 @@ def command(is_watching: bool, as_json: bool) -> None:
             }
         )
     else:
-        Console().print(_table(databases))
+        _console().print(_table(databases))
         show_failures(failures)
 
 
@@ -49,7 +50,7 @@ def _read(database: Database) -> tuple[list[status.DatabaseStatus], list[Failure
 
 
 def _watch(database: Database) -> None:
-    with Live(refresh_per_second=4) as live:
+    with Live(console=_console(), refresh_per_second=4) as live:
         try:
             while True:
                 live.update(_table(_read(database)[0]))
@@ -58,15 +59,29 @@ def _watch(database: Database) -> None:
             return
 
 
+def _console() -> Console:
+    """A terminal's own width; a file or pipe has none and must not cut what it is given."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
 def _table(databases: list[status.DatabaseStatus]) -> Table:
-    table = Table("account", "project", "knowledge database")
-    for name in ("waiting", "indexed", "failed", "gone", "chunks", "tokens spent", "saved"):
-        table.add_column(name, justify="right")
-    table.add_column("last indexed")
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("knowledge database", overflow="fold")
+    for name in ("waiting", "indexed", "failed", "gone", "chunks", "tokens", "saved"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("last indexed", no_wrap=True)
     for one in databases:
-        cells: list[Any] = [one.account, one.project, one.knowledge_database]
-        cells += [one.waiting, one.indexed, one.failed, one.gone, one.chunks]
+        place = f"{one.account}/{one.project}/{one.knowledge_database}"
+        cells = [one.waiting, one.indexed, one.failed, one.gone, one.chunks]
         cells += [one.tokens_spent, one.tokens_saved]
-        cells.append(f"{one.last_indexed_at:%Y-%m-%d %H:%M:%S}" if one.last_indexed_at else "-")
-        table.add_row(*(printable(str(cell)) for cell in cells))
+        table.add_row(printable(place), *map(str, cells), _when(one.last_indexed_at))
     return table
+
+
+def _when(moment: datetime | None) -> str:
+    """The local time of today, the date of any other day."""
+    if moment is None:
+        return "-"
+    local, today = moment.astimezone(), datetime.now(UTC).astimezone()
+    return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d}"
