@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 import click
+
+from kshift_cli.output import show_error
 
 _COMMANDS = {
     "up": "Run the API, the Dagster page and the daemon until Ctrl-C.",
@@ -41,6 +46,14 @@ class _Commands(click.Group):
                 raise
             raise click.UsageError(f"{exc.message} Did you mean {near[0]!r}?", ctx) from None
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as exc:
+            if "--json" in sys.argv:
+                show_error("usage", exc.format_message(), "`--help` shows an example.")
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -52,3 +65,5 @@ class _Commands(click.Group):
 @click.version_option(package_name="kshift")
 def cli() -> None:
     """kshift: a scoped, cited knowledge index for content automations."""
+    # TERM ends a command as Ctrl-C does: what it started is stopped, its run is marked as ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -44,6 +44,11 @@ def show_json(document: Any) -> None:
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
+def show_error(code: str, message: str, hint: str) -> None:
+    """An error as those read it who asked for JSON."""
+    show_json({"error": {"code": code, "message": message, "hint": hint}})
+
+
 def leave(code: int) -> NoReturn:
     sys.exit(code)
 
@@ -57,7 +62,7 @@ def reporting_errors(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except KshiftError as exc:
             if kwargs.get("as_json"):
-                show_json({"error": {"code": exc.code, "message": exc.message, "hint": exc.hint}})
+                show_error(exc.code, exc.message, exc.hint)
             say(f"kshift: {exc.message}")
             if exc.hint:
                 say(f"  {exc.hint}")
