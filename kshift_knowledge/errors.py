@@ -59,6 +59,7 @@ class NotFound(KshiftError):
     """The id does not exist inside the caller's scope (or at all: both look the same)."""
 
     code = "not_found"
+    exit_code = 2
 
 
 class WrongDimension(KshiftError):
@@ -94,6 +95,7 @@ class EmbeddingError(KshiftError):
     """
 
     code = "embedding_failed"
+    exit_code = 3  # of a command that needs the provider itself; an item that fails is 1
 
     def __init__(
         self,
