@@ -172,11 +172,12 @@ def _parting_level(headings: Sequence[Heading]) -> int:
 def _with_bodies(page: Page, borders: Sequence[int], end: int) -> list[tuple[int, int]]:
     """Turn ascending borders into stretches that each hold a body, if there is any body."""
     stretches: list[tuple[int, int]] = []
-    first = borders[0]
+    first = before = borders[0]
     for after in (*borders[1:], end):
-        if True in page.bodies[first:after]:
+        if True in page.bodies[before:after]:
             stretches.append((first, after - 1))
             first = after
+        before = after
     if first < end:
         begin = stretches.pop()[0] if stretches else first
         stretches.append((begin, end - 1))

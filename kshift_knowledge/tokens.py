@@ -22,11 +22,14 @@ import tiktoken
 from kshift_knowledge.errors import NotReady
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 # What tiktoken calls the file in its cache, and the digest it checks: tiktoken_ext.openai_public.
 VOCABULARY_FILE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
 VOCABULARY_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+BLANK_BLOCK = 250_000
 VOCABULARY_SIZE = 100_256  # ordinary tokens; the special ones never come out of encode_ordinary
 
 _APPROXIMATE_TOKEN = re.compile(r"\s*[\r\n]| ?[A-Za-z0-9]{1,6}|[^\S\r\n]+|.", re.DOTALL)
@@ -94,21 +97,25 @@ def _load(cache_dir: Path | None) -> TokenCounter:
 @dataclass(frozen=True)
 class Cl100kCounter:
     """
-    Exact counts.
+    Exact counts, the same as tiktoken's own of every text without 500,000 blanks in a row.
 
     Since 0.14 tiktoken takes long runs of one letter in n log n (400,000 letters 0.12 s, a
-    million carets 0.3 s), so nothing is cut before it is counted and every count is the plain one.
+    million carets 0.3 s), so only runs of blanks are cut before they are counted.
     """
 
     encoding: tiktoken.Encoding
     name: str = "cl100k_base"
 
     def count(self, text: str) -> int:
-        return len(self.encoding.encode_ordinary(text))
+        return sum(len(self.encoding.encode_ordinary(piece)) for piece in _digestible(text))
 
     def token_ends(self, text: str) -> NDArray[np.int32]:
         # encode_ordinary without the detour over a list of Python integers (1.1 times as fast).
-        tokens = self.encoding.encode_to_numpy(text, disallowed_special=())
+        pieces = [
+            self.encoding.encode_to_numpy(piece, disallowed_special=())
+            for piece in _digestible(text)
+        ]
+        tokens = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         byte_ends = np.cumsum(self._token_bytes[tokens], dtype=np.int32)
         if text.isascii():
             return byte_ends
@@ -136,6 +143,21 @@ class ApproximateCounter:
     def token_ends(self, text: str) -> NDArray[np.int32]:
         ends = (token.end() for token in _APPROXIMATE_TOKEN.finditer(text))
         return np.fromiter(ends, dtype=np.int32)
+
+
+def _digestible(text: str) -> Iterator[str]:
+    """
+    Yield *text* in pieces on which tiktoken's pattern does not overflow its stack.
+
+    It panics at 999,690 blanks in a row. Twice BLANK_BLOCK of them hold a whole block of blanks
+    that begins at a multiple of it, so looking at the blocks is enough.
+    """
+    start = 0
+    for end in range(BLANK_BLOCK, len(text), BLANK_BLOCK):
+        if text[end - BLANK_BLOCK : end].isspace():
+            yield text[start:end]
+            start = end
+    yield text[start:]
 
 
 def unpack_vocabulary(cache_dir: Path | None = None) -> Path:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kshift_knowledge.markdown_blocks import LINES, ROWS, VERBATIM, Kind
+from kshift_knowledge.markdown_blocks import HEADING, LINES, ROWS, VERBATIM, Kind
 from kshift_knowledge.seams import (
     character_border,
     first_line_start,
@@ -126,6 +126,8 @@ class WindowCutter:
             found = self._before_whole_lines(block, fresh, least, far)
         elif page.kinds[block] is LINES:
             found = last_line_start(page.text, after, far)
+        elif page.kinds[block] is HEADING and page.starts[block] > fresh:
+            found = page.starts[block]  # half a window of headings
         return (
             found
             or last_sentence_start(page.text, after, far)
