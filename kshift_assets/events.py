@@ -129,7 +129,7 @@ def _event(
 ) -> DagsterEvent:
     return DagsterEvent(
         event_type_value=event_type.value,
-        job_name=context.job_name,
+        job_name=context.run.job_name,
         step_key=context.get_step_execution_context().step.key,
         event_specific_data=data,  # type: ignore[arg-type]
         message="",
@@ -141,7 +141,7 @@ def _entry(context: dg.AssetExecutionContext, event: DagsterEvent) -> EventLogEn
         error_info=None,
         level=_DEBUG,
         user_message="",
-        run_id=context.run_id,
+        run_id=context.run.run_id,
         timestamp=time.time(),
         step_key=event.step_key,
         job_name=event.job_name,

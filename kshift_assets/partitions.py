@@ -14,7 +14,7 @@ knowledge_items = dg.DynamicPartitionsDefinition(name=PARTITION_SET)
 def sync_partitions(instance: dg.DagsterInstance, living_keys: Collection[str]) -> None:
     """Make the set hold exactly *living_keys*; a key that went may come back."""
     existing = set(instance.get_dynamic_partitions(PARTITION_SET))
-    added = [key for key in living_keys if key not in existing]
+    added = sorted(key for key in living_keys if key not in existing)
     if added:
         instance.add_dynamic_partitions(PARTITION_SET, added)
     for key in existing.difference(living_keys):

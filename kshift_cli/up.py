@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from kshift_cli.children import Child, Children
 from kshift_cli.home import open_home
 from kshift_cli.output import reporting_errors, say
 from kshift_cli.readiness import is_ready
-from kshift_knowledge.errors import NotReady
+from kshift_knowledge.errors import NotReady, StoreUnavailable
 from kshift_knowledge.home import Home
 from kshift_knowledge.postgres import keys, status
 from kshift_knowledge.postgres.database import Database
@@ -98,12 +98,15 @@ def _serve(home: Home, children: Children, stopping: list[int]) -> None:
     with home.writer(max_connections=2) as writer:
         try:
             while not stopping:
+                home.revive()
                 children.tend()
                 if made_key is None and is_ready(api_url):
-                    made_key = _offer_key(writer, api_url)
+                    with suppress(StoreUnavailable):  # it is revived at the next turn
+                        made_key = _offer_key(writer, api_url)
                 time.sleep(_TEND_S)
         finally:
             if made_key is not None:
+                home.revive()
                 with writer.transaction() as conn:
                     keys.revoke_key(conn, made_key)
 

@@ -38,6 +38,12 @@ class Home:
 
     settings: Settings
     connections: Connections
+    server: EmbeddedServer | None = None  # None: somebody else's
+
+    def revive(self) -> None:
+        """Start the embedded server again if something killed it; its address stays."""
+        if self.server is not None:
+            self.server.ensure_running()
 
     @property
     def dagster_home(self) -> Path:
@@ -107,8 +113,8 @@ def open_home(
     Raises NotReady, StoreUnavailable, Refused, SettingsError.
     """
     with ExitStack() as stack:
-        if is_embedded(settings):
-            server = EmbeddedServer(settings.home)
+        server = EmbeddedServer(settings.home) if is_embedded(settings) else None
+        if server is not None:
             address = stack.enter_context(server)
             if lingers:
                 stack.callback(keep_a_while, settings.home)
@@ -116,7 +122,7 @@ def open_home(
         else:
             found = connections(_plain(settings.database_url), *_keeping(settings))
             check_schema(found.writer_url)
-        yield Home(settings, found)
+        yield Home(settings, found, server)
 
 
 def migrate_home(settings: Settings, talk: Talk) -> tuple[str, ...]:

@@ -122,12 +122,17 @@ def read_once(root: Path, place: Place, *, max_bytes: int = MAX_ITEM_BYTES) -> I
 
 def is_settled(root: Path, place: Place, signature: str) -> bool:
     """Say whether the file still has this signature; False when it cannot be looked at."""
+    return signature != "" and signature_now(root, place) == signature
+
+
+def signature_now(root: Path, place: Place) -> str:
+    """Return the file's signature; empty when it cannot be looked at."""
     key = ItemKey(place.account, place.project, place.database, place.path)
     try:
         with _opened(root, key, "") as (folder, parts):
-            return signature_of(folder.stat(parts)) == signature
+            return signature_of(folder.stat(parts))
     except ItemError:
-        return False
+        return ""
 
 
 def decode(raw: bytes, where: str) -> str:

@@ -31,7 +31,7 @@ from kshift_knowledge.indexing.records import (
     ItemOutcome,
     Prepared,
 )
-from kshift_knowledge.item_source import SETTLE_S, ItemSource, is_settled, read_once
+from kshift_knowledge.item_source import ItemSource, read_once
 from kshift_knowledge.postgres import batches, items, ledger, staging
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.records import Chunk, EmbeddedChunk, Generation, ItemVersion, Scope
@@ -179,7 +179,7 @@ class Pipeline:
                 self._release(item)
                 report(ItemOutcome(item, "unsettled"))
                 return None
-            self._fail(item, exc, item.settled_signature or "")
+            self._fail(item, exc, item.settled_signature)
             report(ItemOutcome(item, "failed", error=exc))
             return None
         is_same = source.raw_hash == item.indexed_hash and source.meta.name == item.name
@@ -198,19 +198,9 @@ class Pipeline:
             return staging.staged(conn, self._generation, item.item_id, source.raw_hash)
 
     def _read(self, item: ClaimedItem) -> ItemSource:
-        """
-        Read a settled file.
-
-        A batch has seen its items twice, a second apart, before it took them; an item that a
-        person chose is looked at again a second after the read.
-        """
+        """Read a file that is as it was when it was seen at rest, a second apart."""
         source = read_once(self._root, item)
-        if item.settled_signature is None:
-            time.sleep(SETTLE_S)
-            is_good = is_settled(self._root, source.key, source.signature)
-        else:
-            is_good = source.signature == item.settled_signature
-        if not is_good:
+        if source.signature != item.settled_signature:
             raise Unsettled(
                 f"{item.partition_key} is being written.", hint="It is read when it is at rest."
             )

@@ -54,7 +54,7 @@ class ClaimedItem:
     """
     An item that a run has claimed: newer claims and deletions win over this one.
 
-    settled_signature: the file's when the batch took it, None for an item that a person chose.
+    settled_signature: the file's when it was seen at rest; empty for a file that is not there.
     indexed_hash: of the bytes that are served now, None when nothing is.
     """
 
@@ -70,7 +70,7 @@ class ClaimedItem:
     partition_key: str
     name: str
     revision: int
-    settled_signature: str | None
+    settled_signature: str
     indexed_hash: str | None
     generation_id: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.pipeline import Pipeline
-from kshift_knowledge.indexing.records import ItemOutcome
+from kshift_knowledge.indexing.records import ClaimedItem, ItemOutcome
+from kshift_knowledge.item_source import SETTLE_S, signature_now
 from kshift_knowledge.postgres import batches
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.records import Generation
@@ -82,17 +84,33 @@ def index_keys(
     from_staged: use the chunks that stage_keys left, where they are of the file as it is.
     """
     with services.database.transaction() as conn:
-        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys), is_settled=False)
+        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys))
     return services.pipeline().index(
-        claimed, on_outcome=services.reporting(on_outcome), is_forced=True
+        _seen_at_rest(services, claimed),
+        on_outcome=services.reporting(on_outcome),
+        is_forced=True,
+        from_staged=from_staged,
     )
 
 
 def stage_keys(services: IndexServices, keys: Sequence[str], *, on_outcome: Report) -> None:
     """Cut the items of these partitions without serving the result."""
     with services.database.transaction() as conn:
-        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys), is_settled=False)
-    services.pipeline().stage(claimed, on_outcome=services.reporting(on_outcome))
+        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys))
+    services.pipeline().stage(
+        _seen_at_rest(services, claimed), on_outcome=services.reporting(on_outcome)
+    )
+
+
+def _seen_at_rest(services: IndexServices, claimed: Sequence[ClaimedItem]) -> list[ClaimedItem]:
+    """Watch files that no batch has watched, all together: the second is waited once."""
+    root = services.knowledge_dir
+    before = [signature_now(root, item) for item in claimed]
+    time.sleep(SETTLE_S)
+    return [
+        replace(item, settled_signature=signature)
+        for item, signature in zip(claimed, before, strict=True)
+    ]
 
 
 def _index_held_batch(services: IndexServices, batch_id: UUID, on_outcome: Report) -> Figures:

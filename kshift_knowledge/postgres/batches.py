@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +21,7 @@ WITH claimed AS (
 )
 SELECT c.knowledge_database_item_id, c.account_id, c.project_id, c.knowledge_database_id,
        c.project_file_id, a.slug, p.slug, d.slug, c.path, c.partition_key, c.name, c.revision,
-       c.settled_signature, x.source_hash, p.served_generation_id
+       coalesce(c.settled_signature, ''), x.source_hash, p.served_generation_id
   FROM claimed c
   JOIN accounts a ON a.account_id = c.account_id
   JOIN projects p ON p.project_id = c.project_id
@@ -98,14 +97,9 @@ def item_ids_of_keys(conn: Conn, keys: Sequence[str]) -> list[int]:
     return [row[0] for row in rows]
 
 
-def claim(conn: Conn, ids: Sequence[int], *, is_settled: bool = True) -> list[ClaimedItem]:
-    """
-    Take the next revision for each item that is not gone, in tenant order.
-
-    is_settled: the batch has watched the files; without it the run must.
-    """
-    claimed = [ClaimedItem(*row) for row in conn.execute(_CLAIM, (list(ids),))]
-    return claimed if is_settled else [replace(item, settled_signature=None) for item in claimed]
+def claim(conn: Conn, ids: Sequence[int]) -> list[ClaimedItem]:
+    """Take the next revision for each item that is not gone, in tenant order."""
+    return [ClaimedItem(*row) for row in conn.execute(_CLAIM, (list(ids),))]
 
 
 def release(conn: Conn, ids: Sequence[int]) -> None:

@@ -74,6 +74,7 @@ def main(home: Path) -> None:
         os.ftruncate(lock, 0)
         os.write(lock, str(os.getpid()).encode())
         while not stopping and _is_wanted(home):
+            server.ensure_running()  # whatever killed it
             time.sleep(_POLL_S)
     # The lock goes with the process, after the server: who sees it free sees the server stopped.
     server.leave() if home.exists() else server.stop()
