@@ -59,6 +59,7 @@ def create_app(services: ApiServices) -> Flask:
     app = Flask("kshift_api")
     app.config.update(
         MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
+        BODY_TIMEOUT_S=services.body_timeout_s,
         PROVIDE_AUTOMATIC_OPTIONS=False,
         SEND_FILE_MAX_AGE_DEFAULT=3600,
     )

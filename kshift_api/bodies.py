@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from flask import request
+from flask import current_app, request
 from pydantic import BaseModel, ValidationError
 from werkzeug.exceptions import HTTPException
 
 from kshift_api.problems import FieldError, Problem
 
 MAX_BODY_BYTES = 1024 * 1024
-BODY_TIMEOUT_S = 10.0
 MAX_ERRORS = 20
 _LONGEST_INTEGER = 20  # digits and a sign; 2^63 has 19
 
@@ -84,7 +83,7 @@ def _body_deadline() -> Iterator[threading.Event]:
         is_over.set()
         connection.shutdown(socket.SHUT_RD)
 
-    timer = threading.Timer(BODY_TIMEOUT_S, stop_reading)
+    timer = threading.Timer(current_app.config["BODY_TIMEOUT_S"], stop_reading)
     timer.daemon = True
     timer.start()
     try:

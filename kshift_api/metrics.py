@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -23,7 +24,7 @@ class Metrics:
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """route: the rule, never the path: a path is what a client wrote."""
         with self._lock:
-            self._requests[route, method, status] += 1
+            self._requests[route, method if method in METHODS else "OTHER", status] += 1
             buckets = self._buckets.setdefault(route, [0] * (len(BUCKETS_S) + 1))
             buckets[bisect_left(BUCKETS_S, seconds)] += 1
             self._seconds[route] += seconds  # type: ignore[assignment]  # Counter of floats

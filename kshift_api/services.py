@@ -26,6 +26,7 @@ class ApiServices:
     max_in_flight: requests that may wait for the database or an embedder at once, fewer than
     the server has threads, so that `/healthz` always answers.
     key_cache_s: how long a revoked key may still work.
+    body_timeout_s: how long a body may take to arrive.
     """
 
     database: Database
@@ -36,4 +37,5 @@ class ApiServices:
     max_chars: int = MAX_CHARS
     max_in_flight: int = 56
     key_cache_s: float = 2.0
+    body_timeout_s: float = 10.0
     metrics: Metrics = field(default_factory=Metrics)

@@ -29,7 +29,8 @@ FEAR = "Riders fear that the bike is stolen."
 RAIN = "Half of them stay at home when it rains."
 STYLE = "Bold, short, never an exclamation mark."
 SECRET = "The secret launch is in May."
-PATIENCE = Patience(attempts=1, malformed_attempts=1)  # tests script one fault at a time
+# Tests script one fault at a time and do not wait for the next question.
+PATIENCE = Patience(attempts=1, malformed_attempts=1, first_wait_s=0.01, longest_wait_s=0.01)
 
 
 class Reply(TestResponse):
