@@ -374,6 +374,8 @@ def test_a_bad_key_stops_the_run_after_one_request_and_names_every_item(
     assert set(done.statuses.values()) == {"failed"}
     assert len(workshop.server.requests) <= 16
     assert workshop.item("7.md")["failure_code"] == "embedding_bad_key"
+    workshop.server.always(Fault())
+    assert set(workshop.index(retry_failed=True).statuses.values()) == {"indexed"}
 
 
 def test_a_retryable_failure_is_tried_again_when_asked(workshop: Workshop) -> None:

@@ -17,6 +17,17 @@ from kshift_knowledge.store import VectorRow, VectorStore
 MAX_INPUTS = 64
 MAX_IN_FLIGHT = 16
 
+# No other request of the run can escape these, and the item is not to blame: once the setting or
+# the account is put right, the same item succeeds.
+PROVIDER_WIDE = frozenset(
+    {
+        "embedding_bad_key",
+        "embedding_model_refused",
+        "embedding_quota_exhausted",
+        "wrong_dimension",
+    }
+)
+
 _Batch = Mapping[bytes, VectorRow]
 
 
@@ -83,7 +94,7 @@ class EmbeddingWork:
         except (EmbeddingError, WrongDimension) as exc:
             with self._lock:
                 self.requests += 1
-                if exc.code in _HOPELESS:
+                if exc.code in PROVIDER_WIDE:
                     self._stopped_by = exc
             raise
         with self._lock:
@@ -94,13 +105,3 @@ class EmbeddingWork:
         }
         self._store.keep_vectors(scope, self._generation, vectors)
         return vectors
-
-
-_HOPELESS = frozenset(
-    {
-        "embedding_bad_key",
-        "embedding_model_refused",
-        "embedding_quota_exhausted",
-        "wrong_dimension",
-    }
-)

@@ -22,7 +22,7 @@ from kshift_knowledge.errors import (
     Unsettled,
     WrongDimension,
 )
-from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT, EmbeddingWork
+from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT, PROVIDER_WIDE, EmbeddingWork
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.records import (
     ClaimedItem,
@@ -261,7 +261,7 @@ class Pipeline:
                         error.code,
                         error.message,
                         error.hint,
-                        error.is_retryable,
+                        error.is_retryable or error.code in PROVIDER_WIDE,
                         signature,
                     )
                 ],
