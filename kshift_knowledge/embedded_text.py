@@ -17,16 +17,16 @@ def embedded_text(chunk: Chunk, title: str | None, counter: TokenCounter) -> str
     Return the prefix, a blank line and the content; the content alone where there is no prefix.
 
     title: the front-matter name; a name that only comes from the file is left out, so that a
-    rename costs nothing. The prefix is cut to 128 tokens, outermost headings first: the nearest
-    heading says most.
+    rename costs nothing. Where title and headings take more than 128 tokens the outermost
+    headings go first, for the nearest one says most; then the end of the prefix.
     """
-    prefix = _prefix((title, *chunk.heading_path) if title else chunk.heading_path, counter)
+    prefix = _prefix(title, chunk.heading_path, counter)
     return f"{prefix}\n\n{chunk.content}" if prefix else chunk.content
 
 
 def prefix_tokens(chunk: Chunk, title: str | None, counter: TokenCounter) -> int:
-    """Return how many tokens the prefix adds, its blank line included."""
-    prefix = _prefix((title, *chunk.heading_path) if title else chunk.heading_path, counter)
+    """Return how many tokens the prefix adds, its blank line included; at most 128."""
+    prefix = _prefix(title, chunk.heading_path, counter)
     return counter.count(f"{prefix}\n\n") if prefix else 0
 
 
@@ -36,12 +36,19 @@ def embed_hash(text: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _prefix(parts: tuple[str, ...], counter: TokenCounter) -> str:
-    lines = [" ".join(part.split()) for part in parts if part.strip()]
-    while lines and counter.count("\n".join(lines)) > PREFIX_TOKENS:
-        if len(lines) == 1:
-            ends = counter.token_ends(lines[0])
-            return lines[0][: int(ends[PREFIX_TOKENS - 1])].rstrip()
-        # Keep the title; give up the headings that are farthest away.
-        del lines[1 if len(lines) > 2 else 0]
-    return "\n".join(lines)
+def _prefix(title: str | None, headings: tuple[str, ...], counter: TokenCounter) -> str:
+    for outermost in range(max(1, len(headings))):
+        parts = (title or "", *headings[outermost:])
+        prefix = "\n".join(" ".join(part.split()) for part in parts if part.strip())
+        if counter.count(f"{prefix}\n\n") <= PREFIX_TOKENS:
+            return prefix
+    return _shortened(prefix, counter)
+
+
+def _shortened(prefix: str, counter: TokenCounter) -> str:
+    ends = counter.token_ends(prefix).tolist()
+    for end in reversed(ends[: PREFIX_TOKENS - 1]):
+        shorter = prefix[:end].rstrip()
+        if counter.count(f"{shorter}\n\n") <= PREFIX_TOKENS:
+            return shorter
+    return ""
