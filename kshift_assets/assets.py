@@ -13,6 +13,7 @@ from kshift_assets.events import CHUNKS, CODE_VERSION, EMBEDDINGS, FILES, record
 from kshift_assets.partitions import knowledge_items
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.run_tags import BATCH_TAG, HOLDER_TAG
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.records import ItemOutcome
 from kshift_knowledge.indexing.runs import index_batch, index_keys, stage_keys
 
@@ -93,6 +94,7 @@ def index_items(
                 on_outcome=outcomes.append,
                 from_staged=CHUNKS not in context.selected_asset_keys,
             )
+        failpoint("outcomes_done")
         record_outcomes(context, services.generation, outcomes)
     _fail_if_any_failed(context, outcomes)
     yield from ()

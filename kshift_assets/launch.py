@@ -18,6 +18,7 @@ from kshift_assets.partitions import sync_partitions
 from kshift_assets.resources import OpenIndex
 from kshift_assets.run_tags import batch_tags, is_queued
 from kshift_knowledge.errors import KshiftError, NotReady
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.runs import IndexServices
 from kshift_knowledge.indexing.scan import ScanReport, look
@@ -74,6 +75,7 @@ def index_once(
                 continue
             reports.append(report)
             sync_partitions(instance, report.living_keys)
+            failpoint("partitions_synced")
             if report.batch_id is not None:
                 talk(f"Indexing {len(report.batch_keys)} of {report.seen} items.")
                 figures.append(_run(services, instance, report.batch_id, report.batch_keys[0]))

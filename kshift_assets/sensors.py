@@ -11,6 +11,7 @@ from kshift_assets.partitions import sync_partitions
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.run_tags import batch_tags, is_queued
 from kshift_knowledge.errors import Refused
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.scan import look
 
 TICK_S = 5
@@ -39,6 +40,7 @@ def knowledge_files_sensor(
     if report is None:
         return dg.SkipReason("Another process is looking at the tree.")
     sync_partitions(context.instance, report.living_keys)
+    failpoint("partitions_synced")
     if report.batch_id is None:
         return dg.SkipReason(
             f"{report.seen} items, nothing to index, {report.deleted} deleted, "

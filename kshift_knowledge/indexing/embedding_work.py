@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from kshift_knowledge.embedders.batches import plan_batches
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.errors import EmbeddingError, KshiftError, WrongDimension
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.records import EmbedText
 from kshift_knowledge.records import Generation, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
@@ -100,8 +101,10 @@ class EmbeddingWork:
         with self._lock:
             self.requests += 1
             self.tokens += answer.tokens
+        failpoint("batch_paid")
         vectors = {
             text.embed_hash: vector for text, vector in zip(texts, answer.vectors, strict=True)
         }
         self._store.keep_vectors(scope, self._generation, vectors)
+        failpoint("batch_kept")
         return vectors

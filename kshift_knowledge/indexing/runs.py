@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from kshift_knowledge.embedders.protocol import Embedder
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.pipeline import Pipeline
@@ -116,6 +117,7 @@ def _seen_at_rest(services: IndexServices, claimed: Sequence[ClaimedItem]) -> li
 def _index_held_batch(services: IndexServices, batch_id: UUID, on_outcome: Report) -> Figures:
     with services.database.transaction() as conn:
         claimed = batches.claim(conn, batches.item_ids(conn, batch_id))
+    failpoint("claimed")
     figures = services.pipeline().index(claimed, on_outcome=services.reporting(on_outcome))
     with services.database.transaction() as conn:
         batches.finish(conn, batch_id, figures.as_dict())

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from kshift_knowledge.errors import Refused
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.changes import Changes, compare, guard_mass_delete
 from kshift_knowledge.indexing.records import KnownItem
 from kshift_knowledge.item_source import SETTLE_S, is_settled
@@ -74,8 +75,10 @@ def look(
         if not accept_deletes:
             guard_mass_delete(changes, known)
         settled, unsettled = _settle(knowledge_dir, changes.to_index, wait)
+        failpoint("scan_looked")
         with database.transaction() as conn:
             batch_id = _write_down(conn, scan, known, changes, settled, generation)
+    failpoint("batch_written")
     return ScanReport(
         batch_id=batch_id,
         batch_keys=tuple(entry.partition_key for entry in settled),

@@ -7,6 +7,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.memory_store import check_version, check_width
 from kshift_knowledge.postgres import chunk_rows, kept_vectors
 from kshift_knowledge.postgres.database import Conn, Database
@@ -127,6 +128,7 @@ class PgVectorStore:
             accepted = [v for v in versions if v.knowledge_database_item_id not in superseded]
             if accepted:
                 _swap(conn, scope, generation, accepted)
+        failpoint("swap_committed")
         return superseded
 
     def delete_items(self, scope: Scope, item_ids: Sequence[int]) -> int:
@@ -257,6 +259,7 @@ def _swap(
         "DELETE FROM chunks WHERE generation_id = %s AND knowledge_database_item_id = ANY(%s)",
         (generation.generation_id, ids),
     )
+    failpoint("swap_deleted")
     chunk_rows.copy_chunks(conn, generation, versions)
     kept_vectors.forget(conn, scope.account_id, generation, hashes)
     columns = (
@@ -292,6 +295,7 @@ def _swap(
         ),
     )
     conn.execute("DELETE FROM staged_chunks WHERE knowledge_database_item_id = ANY(%s)", (ids,))
+    failpoint("swap_copied")
 
 
 def _scope_values(scope: Scope) -> dict[str, Any]:
