@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -22,6 +21,8 @@ _COMMANDS = {
     "doctor": "Check what kshift needs and say what is missing.",
     "demo": "Index examples/knowledge in a home of its own and ask three questions.",
 }
+
+_WANTS_JSON = "kshift_cli.wants_json"
 
 
 class _Commands(click.Group):
@@ -46,11 +47,15 @@ class _Commands(click.Group):
                 raise
             raise click.UsageError(f"{exc.message} Did you mean {near[0]!r}?", ctx) from None
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WANTS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as exc:
-            if "--json" in sys.argv:
+            if ctx.meta[_WANTS_JSON]:
                 show_error("usage", exc.format_message(), "`--help` shows an example.")
             raise
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from embedding_server import EmbeddingServer
 from unprivileged import public_folder
 
+from kshift_cli.main import cli
 from kshift_knowledge.postgres.keeper import dismiss
 
 KSHIFT = Path(sys.executable).with_name("kshift")
@@ -118,6 +120,22 @@ def command_line(**settings: str) -> Iterator[CommandLine]:
         finally:
             if line.home.exists():
                 dismiss(line.home)
+
+
+def find(arguments: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that *arguments* name, and what is left for it. Raises click.UsageError."""
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        _, found, arguments = command.resolve_command(click.Context(command), arguments)
+        assert found is not None
+        command = found
+    return command, arguments
+
+
+def parse(arguments: list[str]) -> None:
+    """Read a command line with its command's own options. Raises click.UsageError."""
+    command, rest = find(arguments)
+    command.make_context(command.name, rest)
 
 
 def plain_environment() -> dict[str, str]:
