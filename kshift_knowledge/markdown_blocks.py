@@ -74,6 +74,7 @@ _OPENER = re.compile(
     r"|(?P<html><)(?=[A-Za-z/!?])"
     r")"
 )
+_OPENER_SIGNS = frozenset(" #`~>*-_+<0123456789")
 _SETEXT = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _CELL = r"[ \t]*+:?-+:?[ \t]*+"
 _DELIMITER_ROW = re.compile(rf" {{0,3}}\|?{_CELL}(?:\|{_CELL})*+\|?[ \t]*$")
@@ -157,7 +158,7 @@ class _Scanner:
             return number + 1
         if self._open == _PARAGRAPH and self._ends_paragraph(number, line):
             return number + 1
-        opener = _OPENER.match(line)
+        opener = _OPENER.match(line) if line[0] in _OPENER_SIGNS else None
         if opener is None:
             self._take_text(number, line)
             return number + 1
@@ -176,7 +177,7 @@ class _Scanner:
                 self._add(number, RULE)
             case "quote":
                 self._take_quote(number, line)
-            case "html" if end := html_block_end(line, self._open == _PARAGRAPH or self._is_lazy):
+            case "html" if end := self._html_end(line):
                 self._close()
                 self._add(number, LINES)
                 return self._after_html(number, end)
@@ -185,10 +186,11 @@ class _Scanner:
         return number + 1
 
     def _goes_on_with_item(self, number: int, line: str) -> bool:
-        is_unbroken = self._in_item_block and not self._inner_fence
-        if is_unbroken and line[:2] == self._mark and line[2:3].isalnum():
-            self._is_lazy = True  # most lines of lists are like this: one more item, "- text"
-            return True
+        if line[:2] == self._mark and self._in_item_block and not self._inner_fence:
+            sign = line[2:3]  # most lines of lists are one more item with text, "- text"
+            if sign and sign not in " \t#`~" and sign != line[0]:
+                self._is_lazy = True
+                return True
         if line[0] in " \t" and _columns(line) >= self._item_indent:
             self._take_inside_item(number, line)
             return True
@@ -214,15 +216,16 @@ class _Scanner:
         return True
 
     def _take_text(self, number: int, line: str) -> None:
-        if self._is_lazy or self._open in (_PARAGRAPH, _TABLE):
+        if self._is_lazy or self._open == _PARAGRAPH:
             return
-        if _columns(line) < 4:
+        if _columns(line) >= 4:
+            if self._open != _CODE:
+                self._close(_CODE)
+                self._add(number, LINES)
+        elif self._open != _TABLE:
             self._close(_PARAGRAPH)
             self._add(number, ROWS if line.lstrip(" ")[0] == "|" else PROSE)
             self._paragraph = number
-        elif self._open != _CODE:
-            self._close(_CODE)
-            self._add(number, LINES)
 
     def _take_quote(self, number: int, line: str) -> None:
         if self._open != _QUOTE:
@@ -279,6 +282,10 @@ class _Scanner:
             if fence in line and _columns(line) < 4 and _closes(fence, line):
                 return after + 1
         return len(self._lines)
+
+    def _html_end(self, line: str) -> re.Pattern[str] | None:
+        in_text = self._is_lazy or self._open in (_PARAGRAPH, _TABLE)
+        return html_block_end(line, in_text)
 
     def _after_html(self, number: int, end: re.Pattern[str]) -> int:
         for after in range(number, len(self._lines)):

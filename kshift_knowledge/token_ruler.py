@@ -40,14 +40,17 @@ class TokenRuler:
 
         Only the edges are encoded again, from and to the nearest place where counts add up.
         """
-        text, count = self._text, self._counter.count
-        head, tail = self._first_border(start, end), self._last_border(start, end)
-        if head is None or tail is None or head > tail:
-            return count(text[start:end])
+        text = self._text
+        head = start if start == 0 or text[start - 1] in "\r\n" else self._next_border(start, end)
+        tail = self._last_border(start, end)
+        if head < 0 or head > tail:
+            return self._counter.count(text[start:end])
         tokens = bisect_right(self._ends, tail) - bisect_right(self._ends, head)
         if start < head:
-            tokens += count(text[start:head])
-        return tokens + _count_tail(self._counter, text[tail:end]) if tail < end else tokens
+            tokens += self._counter.count(text[start:head])
+        if tail < end:
+            tokens += _count_tail(self._counter, text[tail:end])
+        return tokens
 
     def count_within(self, start: int, end: int, limit: int) -> int | None:
         """Return the exact count if it is at most *limit*; does not look at a span far above it."""
@@ -76,13 +79,13 @@ class TokenRuler:
         first = bisect_left(self._ends, end) + 1 - tokens
         return self._ends[first - 1] if first > 0 else 0
 
-    def _first_border(self, start: int, end: int) -> int | None:
-        if start == 0 or self._text[start - 1] in "\r\n":
-            return start
+    def _next_border(self, start: int, end: int) -> int:
+        """Return the first place behind *start* where counts add up, -1 if none is near."""
         border = _BORDER.search(self._text, start + 1, min(end, start + _HEAD_CHARS))
-        return border.start() if border else None
+        return border.start() if border else -1
 
-    def _last_border(self, start: int, end: int) -> int | None:
+    def _last_border(self, start: int, end: int) -> int:
+        """Return the last place up to *end* where counts add up, -1 if none is near."""
         text, run = self._text, end
         if text[end - 1].isalnum() and (end == len(text) or text[end] in " \r\n"):
             return end
@@ -94,7 +97,7 @@ class TokenRuler:
         blank = text.rfind(" ", first, end)
         if blank > 0 and not text[blank - 1].isspace():
             return blank
-        last = None
+        last = -1
         for border in _BORDER.finditer(text, first, end):
             last = border.start()
         return last
