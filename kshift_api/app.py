@@ -13,7 +13,7 @@ from werkzeug.routing import IntegerConverter, ValidationError
 from werkzeug.wrappers import Response
 
 from kshift_api.auth import Cookies, KeyRing, require_keys
-from kshift_api.bodies import MAX_BODY_BYTES
+from kshift_api.bodies import READ_LIMIT
 from kshift_api.pages import pages_blueprint
 from kshift_api.problems import Problem, register_problems
 from kshift_api.retrieve import retrieve_blueprint
@@ -58,7 +58,7 @@ def create_app(services: ApiServices) -> Flask:
     """Build the application of one process; it opens nothing and starts nothing."""
     app = Flask("kshift_api")
     app.config.update(
-        MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
+        MAX_CONTENT_LENGTH=READ_LIMIT,
         BODY_TIMEOUT_S=services.body_timeout_s,
         PROVIDE_AUTOMATIC_OPTIONS=False,
         SEND_FILE_MAX_AGE_DEFAULT=3600,

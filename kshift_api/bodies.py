@@ -17,6 +17,8 @@ from werkzeug.exceptions import HTTPException
 from kshift_api.problems import FieldError, Problem
 
 MAX_BODY_BYTES = 1024 * 1024
+# One more than is allowed: of a body whose length is not told, werkzeug reads so much and no more.
+READ_LIMIT = MAX_BODY_BYTES + 1
 MAX_ERRORS = 20
 _LONGEST_INTEGER = 20  # digits and a sign; 2^63 has 19
 
@@ -45,13 +47,14 @@ def read_bytes() -> bytes:
     """Return the whole body, also of a chunked request, when it is small and comes in time."""
     with _body_deadline() as is_over:
         try:
-            return request.get_data(cache=False)
-        except HTTPException as exc:
-            if exc.code == 413:
+            body = request.get_data(cache=False)
+        except Exception as exc:  # the server has errors of its own for broken chunks
+            if isinstance(exc, HTTPException) and exc.code == 413:
                 raise Problem("body_too_large") from exc
             raise Problem("body_timeout" if is_over.is_set() else "invalid_json") from exc
-        except Exception as exc:  # the server has errors of its own for broken chunks
-            raise Problem("body_timeout" if is_over.is_set() else "invalid_json") from exc
+    if len(body) > MAX_BODY_BYTES:
+        raise Problem("body_too_large")
+    return body
 
 
 def validated(model: type[Model], value: Any) -> Model:
