@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class CommandLine:
 
     folder: Path
     embedding_server: EmbeddingServer
-    settings: Mapping[str, str]
+    settings: dict[str, str]
 
     @property
     def home(self) -> Path:
