@@ -13,7 +13,7 @@ from command_line import CommandLine, command_line
 
 from kshift_knowledge.postgres.credentials import Credentials
 from kshift_knowledge.postgres.embedded import EmbeddedServer
-from kshift_knowledge.postgres.migrations import load_migrations
+from kshift_knowledge.postgres.migrations import MIGRATIONS, load_migrations
 from kshift_knowledge.postgres.roles import connections
 from kshift_knowledge.postgres.urls import parse_url
 
@@ -52,7 +52,9 @@ def test_an_unmigrated_server_is_left_alone_and_the_hint_says_migrate(outside: O
 
 
 def test_migrate_applies_everything_once(outside: Outside) -> None:
-    assert outside.migrated == {"applied": [str(migration) for migration in load_migrations()]}
+    assert outside.migrated == {
+        "applied": [str(migration) for migration in load_migrations(MIGRATIONS)]
+    }
     assert outside.line.json("migrate") == {"applied": []}
     assert "up to date" in outside.line.run("migrate").stdout
 
