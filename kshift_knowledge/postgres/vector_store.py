@@ -33,15 +33,17 @@ SELECT {columns}, 1 - n.distance
  ORDER BY n.distance, n.chunk_id
 """
 
+# IS TRUE keeps the planner from turning this into a join: without statistics, just after a first
+# index, it took a nested loop, 145 ms instead of 2 for 3,000 chunks. It hashes the items so.
 _NARROWED = """
-       AND v.knowledge_database_item_id IN (
+       AND (v.knowledge_database_item_id IN (
            SELECT i.knowledge_database_item_id FROM knowledge_database_items i
             WHERE i.account_id = %(account)s AND i.project_id = %(project)s
               AND i.knowledge_database_id = ANY(%(databases)s)
               AND (%(kind)s::text IS NULL OR i.kind = %(kind)s)
               AND (%(origin)s::text IS NULL OR i.origin = %(origin)s)
               AND i.labels @> %(labels)s
-              AND (%(names)s::text[] IS NULL OR i.name = ANY(%(names)s)))
+              AND (%(names)s::text[] IS NULL OR i.name = ANY(%(names)s)))) IS TRUE
 """
 
 _NAMED = """
