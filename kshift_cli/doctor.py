@@ -11,6 +11,7 @@ import click
 
 from kshift_cli.home import open_home
 from kshift_cli.output import DONE, NOT_READY, json_option, leave, show, show_json
+from kshift_knowledge.consistency import assert_consistent
 from kshift_knowledge.errors import KshiftError
 from kshift_knowledge.home import Home, missing_statements
 from kshift_knowledge.postgres import generations, items
@@ -18,6 +19,8 @@ from kshift_knowledge.postgres.urls import parse_url
 from kshift_knowledge.settings import Settings, knowledge_dir_of, load_settings
 from kshift_knowledge.tokens import token_counter
 from kshift_knowledge.tree import root_problem
+
+REBUILT_ITEMS = 2_000  # some 15 MB of prose: a few seconds
 
 
 @dataclass(slots=True)
@@ -35,7 +38,12 @@ class _Checks:
 
 
 @click.command("doctor", epilog="Example: kshift doctor --json")
-@click.option("--deep", "is_deep", is_flag=True, help="Embed a text too; may cost a few tokens.")
+@click.option(
+    "--deep",
+    "is_deep",
+    is_flag=True,
+    help="Rebuild items and compare, embed a text: seconds, tokens.",
+)
 @json_option
 def command(is_deep: bool, as_json: bool) -> None:
     """Check what kshift needs and say what is missing."""
@@ -92,6 +100,7 @@ def _database(settings: Settings, checks: _Checks, report: dict[str, Any], is_de
         checks.run("index", lambda: _index(home))
         if is_deep:
             checks.run("embedder", lambda: _embedder(home))
+            checks.run("consistency", lambda: _consistency(home))
         where = parse_url(home.connections.reader_url)
         return f"{where.get('dbname')} on {where.get('host')}"
 
@@ -113,3 +122,11 @@ def _embedder(home: Home) -> str:
     with home.open_index() as services:
         vectors = services.embedder.embed(["kshift doctor"]).vectors
     return f"{services.embedder.model} answers with {vectors.shape[1]} numbers"
+
+
+def _consistency(home: Home) -> str:
+    with home.writer() as writer:
+        assert_consistent(
+            writer, knowledge_dir_of(home.settings), sample=REBUILT_ITEMS, at_rest=False
+        )
+    return f"every row holds together, and up to {REBUILT_ITEMS:,} items equal a clean rebuild"

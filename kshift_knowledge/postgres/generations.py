@@ -40,6 +40,14 @@ def served_generation(conn: Conn, scope: Scope) -> Generation:
     return Generation(*row)
 
 
+def living_generations(conn: Conn) -> list[Generation]:
+    """Every generation that was not dropped, oldest first."""
+    rows = conn.execute(
+        f"SELECT {_COLUMNS} FROM generations WHERE dropped_at IS NULL ORDER BY 1"  # noqa: S608
+    )
+    return [Generation(*row) for row in rows]
+
+
 def ensure_default_generation(conn: Conn, wanted: Generation) -> Generation:
     """Return the default generation; *wanted* (its id is ignored) becomes it when none is."""
     conn.execute(_LOCK)
