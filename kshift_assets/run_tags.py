@@ -45,6 +45,7 @@ def is_queued(instance: dg.DagsterInstance, batch_id: UUID) -> bool:
         RunsFilter(tags={BATCH_TAG: str(batch_id)}, statuses=_ON_ITS_WAY)
     )
     return any(
-        record.start_time is None or time.time() - record.start_time < _STARTUP_S
+        # abs(): a clock that was set back must not make a dead run look new for hours.
+        record.start_time is None or abs(time.time() - record.start_time) < _STARTUP_S
         for record in records
     )

@@ -61,10 +61,11 @@ def look(
     """
     if not accept_deletes:
         _guard_root(knowledge_dir)
-    scan = scan_tree(knowledge_dir)
     with batches.scan_lock(database) as is_ours:
         if not is_ours:
             return None
+        # Under the lock: an older look must not undo what a newer one wrote down.
+        scan = scan_tree(knowledge_dir)
         with database.transaction() as conn:
             known = items.known_items(conn)
             unfinished = batches.unfinished(conn)

@@ -16,8 +16,9 @@ _KNOWN = """
 SELECT i.knowledge_database_item_id, i.account_id, i.project_id, i.knowledge_database_id,
        a.slug, p.slug, d.slug, i.path, i.partition_key, i.state, i.seen_signature, i.batch_id,
        i.failure_code, i.failure_is_retryable,
-       i.failure_is_retryable AND i.failed_at < now() - interval '30 seconds'
-           * power(2, least(i.failure_attempts, 7)),  -- 1 minute, doubling up to about an hour
+       i.failure_is_retryable AND (i.failed_at > now()  -- the clock was set back meanwhile
+           OR i.failed_at < now() - interval '30 seconds'
+           * power(2, least(i.failure_attempts, 7))),  -- 1 minute, doubling up to about an hour
        p.served_generation_id, x.chunk_count
   FROM knowledge_database_items i
   JOIN accounts a USING (account_id)
@@ -178,9 +179,20 @@ def assign_to_batch(conn: Conn, batch_id: UUID, entries: Sequence[TreeEntry]) ->
 
 def forget_indexed(conn: Conn, item_ids: Sequence[int]) -> None:
     """Drop the note of what is indexed, where rows are missing, so that no hash stops a rebuild."""
-    conn.execute(
-        "DELETE FROM indexed_items WHERE knowledge_database_item_id = ANY(%s)", (list(item_ids),)
-    )
+    rows = conn.execute(
+        "SELECT DISTINCT generation_id FROM indexed_items"
+        " WHERE knowledge_database_item_id = ANY(%s)",
+        (list(item_ids),),
+    ).fetchall()
+    for (generation_id,) in rows:
+        # Counted again here: a run may have made an item whole since it was looked at.
+        conn.execute(
+            "DELETE FROM indexed_items x WHERE generation_id = %s"  # noqa: S608 (an int's table)
+            " AND knowledge_database_item_id = ANY(%s) AND chunk_count <> (SELECT count(*) FROM"
+            f" {vector_table(generation_id)} v"
+            " WHERE v.knowledge_database_item_id = x.knowledge_database_item_id)",
+            (generation_id, list(item_ids)),
+        )
 
 
 def rename(conn: Conn, renames: Sequence[Rename]) -> None:

@@ -22,7 +22,8 @@ SELECT DISTINCT ON (v.embed_hash) v.account_id, %(embedder)s, %(model)s, %(dimen
   FROM {vectors} v, vector_send(v.embedding::vector) AS sent(bytes)
  WHERE v.account_id = %(account)s AND v.knowledge_database_item_id = ANY(%(items)s)
    AND NOT v.embed_hash = ANY(%(used)s)
-ON CONFLICT (account_id, embedder, model, dimensions, embed_hash) DO UPDATE SET kept_at = now()
+ON CONFLICT (account_id, embedder, model, dimensions, embed_hash) DO UPDATE
+   SET embedding = excluded.embedding, checksum = excluded.checksum, kept_at = now()
 """
 
 _FIND_SERVED = """
@@ -44,7 +45,8 @@ _KEEP = """
 INSERT INTO reusable_vectors
        (account_id, embedder, model, dimensions, embed_hash, embedding, checksum)
 SELECT %s, %s, %s, %s, k.* FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS k
-    ON CONFLICT DO NOTHING
+ON CONFLICT (account_id, embedder, model, dimensions, embed_hash) DO UPDATE
+   SET embedding = excluded.embedding, checksum = excluded.checksum, kept_at = now()
 """
 
 
@@ -72,7 +74,7 @@ def find(
 def keep(
     conn: Conn, account_id: int, generation: Generation, vectors: Mapping[bytes, VectorRow]
 ) -> None:
-    """Keep freshly paid vectors. A second copy of the same hash changes nothing."""
+    """Keep freshly paid vectors; a copy that is there was damaged, or nobody had paid again."""
     if not vectors:
         return
     sent = [_to_sent(vector) for vector in vectors.values()]
