@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
+from pgvector import Vector as PgVector
 from psycopg.types.json import Jsonb
 
 from kshift_knowledge.postgres.database import Conn
@@ -16,7 +18,8 @@ INSERT INTO receipts (receipt_id, account_id, project_id, knowledge_database_ids
     generation_id, mode, query, query_hash, query_was_cut, query_vector, request, hits, dropped,
     context, usage, timings_ms)
 VALUES (%(receipt_id)s, %(account)s, %(project)s, %(databases)s, %(key)s,
-    %(generation)s, %(mode)s, %(query)s, %(query_hash)s, %(was_cut)s, %(vector)s, %(request)s,
+    %(generation)s, %(mode)s, %(query)s, %(query_hash)s, %(was_cut)s,
+    %(vector)b::vector::real[], %(request)s,
     %(hits)s, %(dropped)s, %(context)s, %(usage)s, %(timings)s)
 """
 
@@ -56,7 +59,7 @@ def record(
             "query": query,
             "query_hash": sha256(query.encode()).hexdigest(),
             "was_cut": retrieval.query_was_cut,
-            "vector": None if vector is None else [float(number) for number in vector],
+            "vector": None if vector is None else PgVector(np.asarray(vector, np.float32)),
             "request": Jsonb(dict(request)),
             "hits": Jsonb(hits),
             "dropped": Jsonb(response["dropped"]),
