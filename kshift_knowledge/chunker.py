@@ -157,7 +157,7 @@ def _top_sections(page: Page, headings: Sequence[Heading]) -> Iterator[list[tupl
     blocks = [heading.block for heading in headings]
     for first, last in _with_bodies(page, borders, len(page.kinds)):
         inner = blocks[bisect_right(blocks, first) : bisect_right(blocks, last)]
-        yield _with_bodies(page, [first, *inner], last + 1)
+        yield _with_bodies(page, [first, *inner], last + 1) if inner else [(first, last)]
 
 
 def _parting_level(headings: Sequence[Heading]) -> int:
@@ -190,11 +190,14 @@ class _HeadingPaths:
     def __init__(self, headings: Sequence[Heading]) -> None:
         self._blocks = [heading.block for heading in headings]
         self._paths: list[tuple[str, ...]] = [()]
-        open_headings: list[Heading] = []
+        above: list[tuple[int, tuple[str, ...]]] = []  # level and path of the open headings
         for heading in headings:
-            open_headings = [other for other in open_headings if other.level < heading.level]
-            open_headings.append(heading)
-            self._paths.append(tuple(other.title for other in open_headings if other.title))
+            while above and above[-1][0] >= heading.level:
+                above.pop()
+            path = above[-1][1] if above else ()
+            path = (*path, heading.title) if heading.title else path
+            above.append((heading.level, path))
+            self._paths.append(path)
 
     def at(self, block: int) -> tuple[str, ...]:
         """Return the path at *block*, with its own title if it is a heading."""

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
+from typing import NamedTuple
 
 from kshift_knowledge.html_blocks import html_block_end
 
@@ -27,8 +28,7 @@ class Kind(IntEnum):
 HEADING, RULE, PROSE, LINES, ROWS, VERBATIM = Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(NamedTuple):
     """A heading that is no part of a list or quote. block: its number; level: 1 to 6."""
 
     block: int
@@ -119,20 +119,18 @@ class _Scanner:
         self.kinds.pop()
 
     def scan(self) -> None:
-        number = self._take_front_matter()
-        lines = self._lines
-        while number < len(lines):
-            line = lines[number]
+        resume = self._take_front_matter()
+        for number, line in enumerate(self._lines):
+            if number < resume:
+                continue
             if not line or line.isspace():
                 if self._open:
                     self._take_blank()
-                number += 1
             elif line[0].isalpha():  # most lines, and none of them opens anything but a paragraph
                 if self._open != _PARAGRAPH:
                     self._take_text(number, line)
-                number += 1
             else:
-                number = self._take(number, line)
+                resume = self._take(number, line)
 
     def _take_front_matter(self) -> int:
         """Take leading YAML as one block: neither its rules nor its comments make headings."""

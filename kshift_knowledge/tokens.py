@@ -94,7 +94,7 @@ def _load(cache_dir: Path | None) -> TokenCounter:
         return ApproximateCounter()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cl100kCounter:
     """
     Exact counts, the same as tiktoken's own of every text without 500,000 blanks in a row.

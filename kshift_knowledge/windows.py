@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kshift_knowledge.markdown_blocks import HEADING, LINES, ROWS, VERBATIM, Kind
 from kshift_knowledge.seams import (
@@ -52,8 +52,7 @@ class Page:
         return text_end(self.text, self.starts[block + 1])
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """The span of a chunk, its exact number of tokens, and where the text it alone adds begins."""
 
     start: int
