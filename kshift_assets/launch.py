@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,13 @@ from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.runs import IndexServices
 from kshift_knowledge.indexing.scan import ScanReport, look
 from kshift_knowledge.postgres import batches
-from kshift_knowledge.tree import TreeProblem
+from kshift_knowledge.tree_problems import TreeProblem
 
 UNSETTLED_WAIT_S = 10.0  # contract: a file that is being written is waited for this long
 BUSY_POLL_S = 0.5
 DAEMON_FRESH_S = 60.0
+_STATEMENT_TIMEOUT_MS = 60_000
+_RECYCLE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def index_once(
     give_up_at = time.monotonic() + UNSETTLED_WAIT_S
     reports: list[ScanReport] = []
     figures: list[dict[str, int | float]] = []
-    with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+    with _open_instance(dagster_home) as instance:
         while True:
             report = look(
                 services.database,
@@ -103,7 +106,7 @@ def hand_over(
 
     Raises NotReady when no daemon runs.
     """
-    with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+    with _open_instance(dagster_home) as instance:
         _require_daemon(instance)
         while True:
             report = look(
@@ -119,6 +122,20 @@ def hand_over(
                 sync_partitions(instance, report.living_keys)
                 return report
             time.sleep(BUSY_POLL_S)
+
+
+@contextmanager
+def _open_instance(dagster_home: Path) -> Iterator[dg.DagsterInstance]:
+    """
+    Dagster's instance with connections that stay open.
+
+    Its storage opens one for every statement otherwise, 5 ms each: docs/decisions.md#storage-pool.
+    """
+    with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+        instance.optimize_for_webserver(
+            statement_timeout=_STATEMENT_TIMEOUT_MS, pool_recycle=_RECYCLE_S, max_overflow=4
+        )
+        yield instance
 
 
 def _run(
