@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 # fmt: off
@@ -71,6 +72,13 @@ NASTY_PIECES = (
 )
 
 words = st.sampled_from(WORDS)
+
+
+def examples(number: int) -> settings:
+    """Try *number* texts, however slow the machine is today."""
+    return settings(
+        max_examples=number, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 
 
 def phrases(least: int, most: int) -> st.SearchStrategy[str]:

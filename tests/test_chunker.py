@@ -10,9 +10,9 @@ from itertools import accumulate, pairwise
 
 import pytest
 import tiktoken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies_text import any_texts, blocks, documents, headings, paragraphs, sentences
+from strategies_text import any_texts, blocks, documents, examples, headings, paragraphs, sentences
 
 from kshift_knowledge.chunker import Chunker
 from kshift_knowledge.errors import ItemError, SettingsError
@@ -47,7 +47,7 @@ def shared(before: Chunk, after: Chunk) -> int:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "/".join(map(str, sizes)))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(text=any_texts)
 def test_every_chunk_is_exact_bounded_and_a_slice_of_the_text(
     sizes: tuple[int, int], text: str
@@ -63,7 +63,7 @@ def test_every_chunk_is_exact_bounded_and_a_slice_of_the_text(
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "/".join(map(str, sizes)))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(text=any_texts)
 def test_every_visible_character_is_in_a_chunk_and_every_chunk_adds_some(
     sizes: tuple[int, int], text: str
@@ -81,20 +81,20 @@ def test_every_visible_character_is_in_a_chunk_and_every_chunk_adds_some(
     assert all(a.char_end < b.char_end for a, b in pairwise(chunks))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(any_texts)
 def test_cutting_the_same_text_again_gives_the_same_chunks(text: str) -> None:
     assert Chunker(64, 16).cut(text) == tight.cut(text)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(any_texts)
 def test_neighbours_share_no_more_than_the_overlap(text: str) -> None:
     for before, after in pairwise(tight.cut(text)):
         assert count(text[after.char_start : before.char_end]) <= 16
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(any_texts)
 def test_the_approximate_counter_keeps_the_same_promises(text: str) -> None:
     counter = ApproximateCounter()
@@ -138,7 +138,7 @@ def chunks_by_section(sections: list[str]) -> list[list[str]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(sectioned_documents(), st.integers(1, 6), paragraphs, st.booleans())
 def test_an_edit_changes_only_chunks_of_its_own_top_section(
     sections: list[str], number: int, new: str, at_the_end: bool
@@ -154,7 +154,7 @@ def test_an_edit_changes_only_chunks_of_its_own_top_section(
     assert before[number + 1 :] == after[number + 1 :]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(sections=sectioned_documents(), new=paragraphs)
 def test_a_section_inserted_at_the_top_adds_only_its_own_chunks(
     sections: list[str], new: str
@@ -166,7 +166,7 @@ def test_a_section_inserted_at_the_top_adds_only_its_own_chunks(
     assert [content for content in after if content not in before] == [f"## New\n\n{new}"]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(documents)
 def test_a_heading_never_stands_alone_nor_at_the_end_of_a_chunk_before_its_body(text: str) -> None:
     chunks = chunker.cut(text)
@@ -263,7 +263,7 @@ def test_only_windows_of_one_section_overlap() -> None:
     assert shared(chunks[0], windows[0]) == shared(windows[-1], chunks[-1]) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(sentences, min_size=120, max_size=200))
 def test_windows_of_prose_begin_and_end_with_sentences(lines: list[str]) -> None:
     for content in texts_of(chunker.cut(" ".join(lines))):
@@ -271,7 +271,7 @@ def test_windows_of_prose_begin_and_end_with_sentences(lines: list[str]) -> None
         assert content[-1] == "."
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(paragraphs, min_size=12, max_size=30))
 def test_windows_end_between_paragraphs_where_that_leaves_them_half_full(parts: list[str]) -> None:
     text = "\n\n".join(parts)
@@ -368,7 +368,7 @@ def test_a_storm_of_combining_marks_is_cut_like_any_other_text() -> None:
     assert "\ufffd" not in "".join(texts_of(chunks))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(documents)
 def test_crlf_is_never_cut(text: str) -> None:
     for content in texts_of(tight.cut(text.replace("\n", "\r\n"))):

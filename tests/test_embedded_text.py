@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies_text import any_texts, phrases
+from strategies_text import any_texts, examples, phrases
 
 from kshift_knowledge.chunker import Chunker
 from kshift_knowledge.embedded_text import embed_hash, embedded_text, prefix_tokens
@@ -47,7 +47,7 @@ def test_the_outermost_headings_give_way_first() -> None:
 
 
 @pytest.mark.parametrize("using", [counter, ApproximateCounter()], ids=lambda using: using.name)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(text=any_texts, title=titles, path=paths)
 def test_the_prefix_adds_at_most_128_tokens_and_exactly_what_it_says(
     using: TokenCounter, text: str, title: str | None, path: tuple[str, ...]

@@ -6,10 +6,10 @@ from bisect import bisect_right
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from strategies_text import any_texts, documents
+from strategies_text import any_texts, documents, examples
 
 from kshift_knowledge.markdown_blocks import Kind, read_outline, uniform_line_ends
 
@@ -49,7 +49,7 @@ def titles(text: str) -> list[str]:
     return [heading.title for heading in read_outline(text).headings]
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(st.lists(st.sampled_from(LINES), max_size=9).map("\n".join))
 def test_headings_are_those_of_commonmark_in_any_mixture_of_lines(text: str) -> None:
     text = f"start\n\n{text}"  # a leading --- would be front matter, which CommonMark lacks
@@ -57,13 +57,13 @@ def test_headings_are_those_of_commonmark_in_any_mixture_of_lines(text: str) -> 
     assert our_headings(text) == reference_headings(text)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(documents)
 def test_headings_are_those_of_commonmark_in_documents(text: str) -> None:
     assert our_headings(text) == reference_headings(text)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(any_texts)
 def test_blocks_begin_at_lines_that_show_something_in_order(text: str) -> None:
     text = uniform_line_ends(text)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import tiktoken
-from hypothesis import given, settings
-from strategies_text import any_texts
+from hypothesis import given
+from strategies_text import any_texts, examples
 
 from kshift_knowledge.tokens import (
     VOCABULARY_FILE,
@@ -58,7 +58,7 @@ def plain(counter: TokenCounter) -> tiktoken.Encoding:
     return tiktoken.encoding_for_model("text-embedding-3-small")
 
 
-@settings(deadline=None)
+@examples(100)
 @given(any_texts)
 def test_counts_are_those_of_plain_tiktoken(
     counter: TokenCounter, plain: tiktoken.Encoding, text: str
@@ -67,7 +67,7 @@ def test_counts_are_those_of_plain_tiktoken(
 
 
 @pytest.mark.parametrize("load", [token_counter, ApproximateCounter])
-@settings(deadline=None)
+@examples(100)
 @given(text=any_texts)
 def test_token_ends_are_ascending_and_lie_behind_whole_characters(
     load: Callable[[], TokenCounter], text: str
