@@ -37,7 +37,7 @@ SCHEMA_CHECK_S = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m kshift_api.server`: serve until TERM. Returns an exit code of docs/http.md."""
+    """`python -m kshift_api.server`: serve until TERM. Returns an exit code as `kshift` does."""
     parser = argparse.ArgumentParser(prog="kshift_api.server", description=__doc__)
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on")
     parser.add_argument("--port", type=int, help="default: KSHIFT_API_PORT")

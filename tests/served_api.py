@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from seeding import DIMENSIONS, Place, add_databases, add_item, only, served_gen
 from werkzeug.test import TestResponse
 
 from kshift_api.app import create_app
+from kshift_api.openapi import document
 from kshift_api.services import ApiServices
 from kshift_knowledge.embedders.factory import embedder_for
 from kshift_knowledge.embedders.protocol import Embedder
@@ -157,6 +159,7 @@ def served_api(writer: Database, reader: Database, **services: Any) -> Iterator[
             make_key(writer, foreign.account_id),
         )
         retrieve_for.close()
+        _assert_documented(made.metrics.render())
 
 
 def _embedder(generation: Generation, url: str) -> Embedder:
@@ -168,3 +171,13 @@ def _embedder(generation: Generation, url: str) -> Embedder:
         base_url=url,
         patience=PATIENCE,
     )
+
+
+def _assert_documented(metrics: str) -> None:
+    """Whatever any test saw, the OpenAPI document must know."""
+    paths = document()["paths"]
+    counted = r'requests_total\{route="(/[^"]*)",method="(\w+)",status="(\d+)"\}'
+    for rule, method, status in re.findall(counted, metrics):
+        path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule)
+        if not path.startswith("/static/") and status != "405":
+            assert status in paths[path][method.lower()]["responses"], (path, method, status)
