@@ -22,6 +22,7 @@ from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.embedded import EmbeddedServer, ServerAddress
 from kshift_knowledge.postgres.keeper import keep_a_while
 from kshift_knowledge.postgres.migrations import check_schema, migrate, pending
+from kshift_knowledge.postgres.patience import PATIENCE_S, PatientStore
 from kshift_knowledge.postgres.roles import Connections, Logins, connections
 from kshift_knowledge.postgres.vector_store import PgVectorStore
 from kshift_knowledge.query_embedding import RetrieveByModel
@@ -49,9 +50,11 @@ class Home:
     def dagster_home(self) -> Path:
         return self.settings.home / "dagster"
 
-    def writer(self, *, max_connections: int = 24) -> Database:
+    def writer(self, *, max_connections: int = 24, timeout_s: float = 5.0) -> Database:
         """The pipeline's pool, to be opened: as many connections as requests are in flight."""
-        return Database(self.connections.writer_url, max_connections=max_connections)
+        return Database(
+            self.connections.writer_url, max_connections=max_connections, timeout_s=timeout_s
+        )
 
     def reader(self, *, max_connections: int = 16) -> Database:
         return Database(self.connections.reader_url, max_connections=max_connections)
@@ -65,12 +68,12 @@ class Home:
         """
         knowledge_dir = knowledge_dir_of(self.settings)
         with ExitStack() as stack:
-            database = stack.enter_context(self.writer())
+            database = stack.enter_context(self.writer(timeout_s=PATIENCE_S))
             generation = self._current_generation(database)
             embedder = self.embedder_of(generation, INDEXING)
             stack.callback(embedder.close)
             services = IndexServices(
-                database, PgVectorStore(database), embedder, generation, knowledge_dir
+                database, PatientStore(database), embedder, generation, knowledge_dir
             )
             yield services if watch is None else services.watched_by(watch)
 

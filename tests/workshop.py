@@ -19,7 +19,7 @@ from kshift_knowledge.indexing.runs import IndexServices, index_batch, index_key
 from kshift_knowledge.indexing.scan import ScanReport, look
 from kshift_knowledge.postgres import generations
 from kshift_knowledge.postgres.database import Database
-from kshift_knowledge.postgres.vector_store import PgVectorStore
+from kshift_knowledge.postgres.patience import PatientStore
 from kshift_knowledge.records import Generation
 
 MODEL = "text-embedding-3-small"
@@ -53,7 +53,7 @@ class Workshop:
         self.root = root
         self.database = database
         self.server = server
-        self.store = PgVectorStore(database)
+        self.store = PatientStore(database)
         with database.transaction() as conn:
             self.generation = generations.ensure_default_generation(conn, generation())
         self.services = IndexServices(

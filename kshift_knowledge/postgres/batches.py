@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from kshift_knowledge.indexing.records import ClaimedItem
+from kshift_knowledge.postgres import run_lock
 from kshift_knowledge.postgres.database import Conn, Database
 
 _CLAIM = """
@@ -56,17 +57,8 @@ def unfinished(conn: Conn) -> dict[UUID, bool]:
 @contextmanager
 def running(database: Database, batch_id: UUID) -> Iterator[bool]:
     """Hold the batch's lock; yields False when another run has it. It falls with the process."""
-    with database.transaction() as conn:
-        row = conn.execute(
-            "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (str(batch_id),)
-        ).fetchone()
-        conn.commit()
-        has_it = bool(row and row[0])
-        try:
-            yield has_it
-        finally:
-            if has_it and not conn.closed:
-                conn.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (str(batch_id),))
+    with run_lock.held(database, batch_id) as has_it:
+        yield has_it
 
 
 @contextmanager
