@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from kshift_api.auth import COOKIE
 from kshift_api.problem_kinds import KINDS
 from kshift_api.schemas import (
     MAX_ID,
@@ -167,7 +168,7 @@ def document() -> dict[str, Any]:
             "schemas": _schemas(),
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
-                "cookie": {"type": "apiKey", "in": "cookie", "name": "kshift_session"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
             },
         },
     }
