@@ -70,7 +70,7 @@ def command(folder: Path) -> None:
         api_port=_free_port(),
     )
     with open_home(settings, talk=say, lingers=False) as home:
-        say(f"Indexing {settings.knowledge_dir} through Dagster.")
+        say("Indexing examples/knowledge through Dagster.")
         _index(home)
         _ask_over_http(home)
     say("Done; nothing is left running.")
