@@ -74,15 +74,21 @@ class LexicalPool:
     """
     The lexemes of all passages that a question may find.
 
-    lexemes: of all passages, one after the other. ends: where those of each passage end.
+    lexemes: of all passages, one after the other. own_starts and ends: where those of each
+    passage's own text begin, behind its item's name and headings, and where they end.
     owners: for each passage the position of its chunk, ascending from 0.
     chunk_count: the chunks of the pool, those without a passage included.
     """
 
     lexemes: Lexemes
+    own_starts: Ints
     ends: Ints
     owners: Ints
     chunk_count: int
+
+    def own(self, passage: int) -> Lexemes:
+        """Return the lexemes of one passage's own text."""
+        return self.lexemes[self.own_starts[passage] : self.ends[passage]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,8 +117,8 @@ def match(pool: LexicalPool, question: Lexemes) -> Matches:
     norms, chunk_norms = _length_norms(sizes), _length_norms(chunk_sizes)
     passages, chunks = np.zeros(len(sizes)), np.zeros(pool.chunk_count)
     asked = 0.0
-    for places in _occurrences(pool.lexemes, question):
-        found, counts = _runs(np.searchsorted(pool.ends, places, side="right"))
+    for occurrences in _occurrences(pool, question):
+        found, counts = _runs(occurrences)
         holders, parts = _runs(pool.owners[found])
         totals = np.add.reduceat(counts, np.cumsum(parts) - parts) if len(parts) else parts
         weight = np.log1p((pool.chunk_count - len(holders) + 0.5) / (len(holders) + 0.5))
@@ -152,22 +158,23 @@ def _length_norms(sizes: NDArray[np.number]) -> Floats:
     return np.asarray(K1 * (1 - B + B * sizes / (average or 1.0)), dtype=np.float64)
 
 
-def _occurrences(text: Lexemes, question: Lexemes) -> list[Ints]:
-    """Return for each word that counts its places in *text*, ascending; none for most."""
+def _occurrences(pool: LexicalPool, question: Lexemes) -> list[Ints]:
+    """Return for each word that counts the passages it occurs in, ascending, one per occurrence."""
     terms, uses = np.unique(question, return_counts=True)
     if not len(terms):
         return []
     is_near = np.zeros(1 << 16, dtype=np.bool_)  # by the lower half of the number: one look-up each
     is_near[terms.astype(np.uint16)] = True
-    places = np.flatnonzero(is_near[text.astype(np.uint16)])
-    numbers = np.minimum(np.searchsorted(terms, text[places]), len(terms) - 1)
-    is_term = terms[numbers] == text[places]
+    places = np.flatnonzero(is_near.take(pool.lexemes.astype(np.uint16)))
+    numbers = np.minimum(np.searchsorted(terms, pool.lexemes[places]), len(terms) - 1)
+    is_term = terms[numbers] == pool.lexemes[places]
     numbers, places = numbers[is_term].astype(np.uint16), places[is_term]
+    passages = np.searchsorted(pool.ends, places, side="right")
     counts = np.bincount(numbers, minlength=len(terms))
-    groups = np.split(places[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
+    groups = np.split(passages[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
     if len(terms) <= MAX_QUERY_LEXEMES:
         return groups
-    weights = uses * np.log1p(len(text) / np.maximum(counts, 1)) * (counts > 0)
+    weights = uses * np.log1p(len(pool.lexemes) / np.maximum(counts, 1)) * (counts > 0)
     return [groups[term] for term in np.argsort(-weights, kind="stable")[:MAX_QUERY_LEXEMES]]
 
 

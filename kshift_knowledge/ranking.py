@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kshift_knowledge.lexical import Lexemes, Matches
+from kshift_knowledge.lexical import Lexemes, LexicalPool, Matches
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -89,22 +89,24 @@ def score(pool: Pool, passages: Ints, cosines: Floats, matches: Matches | None) 
 
 
 def order(
-    pool: Pool, passages: Ints, scores: Floats, lexemes: Sequence[Lexemes] = ()
+    pool: Pool, passages: Ints, scores: Floats, words: LexicalPool | None = None
 ) -> list[RankedPassage]:
     """
-    Return the *passages* at these ascending positions, best first; a chunk ranks where its first
-    one does.
+    Return the *passages* at these ascending positions, best first.
 
-    lexemes: of the own text of each passage; passages that say the same as better ones move back
-    a little. Without them nothing is compared. Text that overlapping chunks of an item share is
-    offered once. Ties go to the smaller position. The order depends on nothing but the arguments,
-    so that the list for a smaller top_k is a prefix.
+    A chunk ranks where its first passage does.
+    words: of the pool; with them, passages that say the same as better ones move back a little.
+    Text that overlapping chunks of an item share is offered once. Ties go to the smaller position.
+    The order depends on nothing but the arguments, so that the list for a smaller top_k is a
+    prefix.
     """
     best_first = np.argsort(-scores, kind="stable")
-    if lexemes:
+    if words is not None and len(passages):
         compared = best_first[:_COMPARED]
         scores = scores.copy()
-        scores[compared] -= COPY_PENALTY * _copies_before([lexemes[at] for at in compared])
+        scores[compared] -= COPY_PENALTY * _copies_before(
+            [words.own(at) for at in passages[compared]]
+        )
         best_first = np.argsort(-scores, kind="stable")
     ranked: dict[tuple[int, int, int], RankedPassage] = {}
     for passage in passages[best_first].tolist():

@@ -27,6 +27,7 @@ def pool_of(*chunks: list[str]) -> LexicalPool:
     texts = [lexemes(text) for chunk in chunks for text in chunk]
     return LexicalPool(
         lexemes=np.concatenate([*texts, np.array([], dtype=np.uint32)]),
+        own_starts=np.cumsum([0, *map(len, texts)])[:-1],
         ends=np.cumsum([len(text) for text in texts], dtype=np.int64),
         owners=np.repeat(np.arange(len(chunks)), [len(chunk) for chunk in chunks]),
         chunk_count=len(chunks),
