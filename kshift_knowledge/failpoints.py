@@ -20,6 +20,7 @@ MOMENTS: Mapping[str, str] = {
     "batch_written": "a batch is committed, no run for it is asked for",
     "partitions_synced": "its partitions exist, no run for it is asked for",
     "claimed": "a run holds its items, and has read none",
+    "cutting": "a worker has an item's text and has cut nothing of it",
     "batch_paid": "the provider answered, its vectors are nowhere yet",
     "batch_kept": "the vectors are kept, nothing is served of them",
     "swap_deleted": "inside the swap: the old rows are deleted, the new ones are not there",
