@@ -15,7 +15,7 @@ import dagster as dg
 
 from kshift_assets.definitions import defs
 from kshift_assets.jobs import index_job
-from kshift_assets.partitions import sync_partitions
+from kshift_assets.partitions import follow
 from kshift_assets.resources import OpenIndex
 from kshift_assets.run_tags import batch_tags, is_queued
 from kshift_knowledge.errors import KshiftError, NotReady
@@ -72,12 +72,13 @@ def index_once(
                 is_full=is_full and not reports,
                 accept_deletes=accept_deletes,
                 retry_failed=not reports,
+                budgets=services.budgets,
             )
             if report is None:
                 time.sleep(BUSY_POLL_S)
                 continue
             reports.append(report)
-            sync_partitions(instance, report.living_keys)
+            follow(instance, report)
             failpoint("partitions_synced")
             if report.batch_id is not None:
                 talk(f"Indexing {len(report.batch_keys)} of {report.seen} items.")
@@ -117,9 +118,10 @@ def hand_over(
                 is_full=is_full,
                 accept_deletes=accept_deletes,
                 retry_failed=True,
+                budgets=services.budgets,
             )
             if report is not None:
-                sync_partitions(instance, report.living_keys)
+                follow(instance, report)
                 return report
             time.sleep(BUSY_POLL_S)
 

@@ -27,7 +27,7 @@ from kshift_knowledge.indexing.runs import IndexServices
 from kshift_knowledge.postgres import items, status
 from kshift_knowledge.records import Failure
 from kshift_knowledge.settings import load_settings
-from kshift_knowledge.tree import TreeProblem
+from kshift_knowledge.tree_problems import TreeProblem
 
 
 @click.command("index", epilog="Example: KSHIFT_KNOWLEDGE_DIR=examples/knowledge kshift index")

@@ -127,6 +127,13 @@ class QuotaExhausted(EmbeddingError):
     code = "embedding_quota_exhausted"
 
 
+class BudgetExhausted(EmbeddingError):
+    """The account's own budget is used up; it goes on when the period turns or the budget grows."""
+
+    code = "budget_exhausted"
+    is_retryable = True
+
+
 class RateLimited(EmbeddingError):
     """429: too many requests."""
 

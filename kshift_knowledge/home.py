@@ -73,7 +73,12 @@ class Home:
             embedder = self.embedder_of(generation, INDEXING)
             stack.callback(embedder.close)
             services = IndexServices(
-                database, PatientStore(database), embedder, generation, knowledge_dir
+                database,
+                PatientStore(database),
+                embedder,
+                generation,
+                knowledge_dir,
+                budgets=self.settings.token_budget,
             )
             yield services if watch is None else services.watched_by(watch)
 

@@ -112,6 +112,11 @@ def stand_in_key(account: str, project: str, database: str, path: str) -> str:
     return f"{key.encode()[:room].decode(errors='ignore')}~{digest}"
 
 
+def is_stand_in(path: str) -> bool:
+    """Say whether an item's path is the stand-in of a name that cannot make a key."""
+    return path.startswith(_STAND_IN)
+
+
 def _fits(key: str) -> bool:
     if len(key) * 4 <= MAX_KEY_BYTES:  # UTF-8 needs at most four bytes a character
         return True

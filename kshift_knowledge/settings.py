@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from kshift_knowledge.budgets import Budget, parse_budgets
 from kshift_knowledge.errors import Refused, SettingsError
+from kshift_knowledge.prices import DEFAULT_PRICES, parse_prices
 
 # Named here too, since reading settings must not load an embedder.
 OPENAI_MODEL, OPENAI_DIMENSIONS = "text-embedding-3-small", 1536
@@ -25,7 +35,14 @@ def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
+def _parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Read a variable's text by *parse*; values that code gives pass as they are."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Prices = Annotated[Mapping[str, float], NoDecode, _parsed_by(parse_prices)]
+Budgets = Annotated[Mapping[str, Budget], NoDecode, _parsed_by(parse_budgets)]
 
 
 class Settings(BaseSettings):
@@ -91,7 +108,7 @@ class Settings(BaseSettings):
         "1-2,000 are stored as vector, 2,001-4,000 as halfvec.",
     )
     chunk_tokens: int = Field(
-        default=512, ge=16, le=8000, description="Most tokens in a chunk, without its prefix."
+        default=512, ge=64, le=8000, description="Most tokens in a chunk, without its prefix."
     )
     chunk_overlap_tokens: int = Field(
         default=64, ge=0, description="Tokens that two windows of an oversized section share."
@@ -109,6 +126,27 @@ class Settings(BaseSettings):
     reuse_days: int = Field(
         default=30, ge=0, description="How long vectors of vanished text stay reusable."
     )
+    prices: Prices = Field(
+        default=DEFAULT_PRICES,
+        description="Dollars per million tokens by model, `model=dollars, ...`; OpenAI's list "
+        "prices are known and the local model costs nothing.",
+    )
+    token_budget: Budgets = Field(
+        default={},
+        description="Tokens that an account may have embedded in a day or a month, "
+        "`account=tokens/day, *=tokens/month`; `*` is every other account. Unset: no limit.",
+    )
+    tokens_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        description="The embedder's rate, for the minutes of `kshift plan`. Default: 1,000,000 "
+        "for `openai`, 100,000 for `local`.",
+    )
+    alert_command: str | None = Field(
+        default=None,
+        description="Run for each failed Dagster run, with a JSON document on stdin: codes and "
+        "counts, no text of customers.",
+    )
     api_port: Port = Field(default=8080, description="Port of the API.")
     dagster_port: Port = Field(default=3000, description="Port of the Dagster page, loopback only.")
     store: Literal["pgvector"] = Field(default="pgvector", description="Where vectors live.")
@@ -116,10 +154,10 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
         problems = []
-        if self.chunk_overlap_tokens >= self.chunk_tokens:
+        if self.chunk_overlap_tokens > self.chunk_tokens // 2:
             problems.append(
-                f"KSHIFT_CHUNK_OVERLAP_TOKENS is {self.chunk_overlap_tokens} but must be below "
-                f"KSHIFT_CHUNK_TOKENS, {self.chunk_tokens}."
+                f"KSHIFT_CHUNK_OVERLAP_TOKENS is {self.chunk_overlap_tokens} but must be at most "
+                f"half of KSHIFT_CHUNK_TOKENS, {self.chunk_tokens}."
             )
         if self.embedder == "openai" and not (self.openai_api_key or self.openai_base_url):
             problems.append(
@@ -166,7 +204,7 @@ def _problem_line(error: Any) -> str:
         return str(error["msg"]).removeprefix("Value error, ")
     name = str(error["loc"][0])
     variable = name if name.startswith("OPENAI_") else f"KSHIFT_{name.upper()}"
-    return f"{variable}: {error['msg']}."
+    return f"{variable}: {error['msg'].removeprefix('Value error, ')}."
 
 
 def knowledge_dir_of(settings: Settings) -> Path:

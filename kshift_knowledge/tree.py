@@ -6,13 +6,16 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 from kshift_knowledge.database_folder import DatabaseFolder, LinkLeaves
 from kshift_knowledge.errors import ItemError, Refused
 from kshift_knowledge.item_keys import encode_name, is_slug, partition_key, stand_in_key
+from kshift_knowledge.tree_problems import TreeProblem, tree_problem
+from kshift_knowledge.walk_order import GoingOn, lies_between
 
 TEXT_EXTENSIONS = frozenset({"md", "markdown", "mdx", "txt"})
 AUTOMATIONS_FILE = "automations.yaml"
@@ -23,56 +26,10 @@ _TEMPORARY = re.compile(
     r"|.*\.(?:tmp|temp|part|partial|crdownload|download|sw[nopx]))",
     re.IGNORECASE | re.DOTALL,
 )
-_REASONS = {  # code: what is wrong, with {detail} from the system, and what to do
-    "not_a_slug": (
-        "cannot be an account, a project or a database: its name is not letters and digits "
-        "joined by dots, hyphens or underscores",
-        "Rename the folder, for example to `brand-styles`.",
-    ),
-    "link_above_database": (
-        "is a link; accounts, projects and databases are plain folders",
-        "Move the folder itself there, or mount it.",
-    ),
-    "link_leaves_database": (
-        "is a link to a place outside its database folder and is never followed",
-        "Copy the file itself into the folder.",
-    ),
-    "link_dangling": (
-        "is a link that leads to no file ({detail})",
-        "Remove the link or restore its target.",
-    ),
-    "link_not_to_a_file": (
-        "is a link to a folder or a device and is not followed",
-        "Files of a linked folder are indexed at their own place.",
-    ),
-    "not_a_regular_file": (
-        "is not a plain file and is never opened",
-        "Remove it from the knowledge tree.",
-    ),
-    "folder_unlisted": (
-        "could not be listed ({detail}); its items stay as they are",
-        "Give the user that runs kshift the right to list the folder. One that was only moved "
-        "meanwhile is found by the next scan.",
-    ),
-    "unreadable": (
-        "cannot be looked at ({detail})",
-        "Give the user that runs kshift the right to enter its folder.",
-    ),
-}
 _EXTENSION = re.compile(r"[^/]\.([^./\s]{1,32})\Z")
 
 
 _Place = tuple[str, str, str]  # account, project, database
-
-
-@dataclass(frozen=True, slots=True)
-class TreeProblem:
-    """Something in the tree that is no item, or an item that cannot be indexed, and why."""
-
-    where: str  # a place in the tree, percent-encoded like a partition key
-    code: str
-    message: str
-    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +69,7 @@ class TreeScan:
     databases: (account, project, database) of every database folder, empty ones too.
     problems: what was passed over and a person should know of; items with a problem are entries.
     unlisted: folders that could not be listed, as `acme/shop/` or `acme/shop/brand/old/`.
+    after, up_to: where the scan began and where its time was up; None at the ends of the tree.
     """
 
     entries: list[TreeEntry] = field(default_factory=list)
@@ -119,16 +77,39 @@ class TreeScan:
     automations_files: list[AutomationsFile] = field(default_factory=list)
     problems: list[TreeProblem] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
+    after: str | None = None
+    up_to: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.after is None and self.up_to is None
 
     def was_listed(self, account: str, project: str, database: str, path: str = "") -> bool:
         """Say whether this place was looked at: only then is a missing item a deleted one."""
         place = f"{account}/{project}/{database}/{path}"
-        return not place.startswith(tuple(self.unlisted))
+        return not place.startswith(tuple(self.unlisted)) and (
+            self.is_whole or lies_between(place, self.after, self.up_to)
+        )
+
+    def fingerprint(self) -> str:
+        """Return what changes with any file or folder that was found."""
+        digest = sha256()
+        for entry in self.entries:
+            code = entry.problem.code if entry.problem else ""
+            digest.update(f"{entry.partition_key}\0{entry.signature}\0{code}\n".encode())
+        found = (self.databases, self.automations_files, self.unlisted)
+        digest.update(repr(found).encode())
+        return digest.hexdigest()
 
 
-def scan_tree(root: Path) -> TreeScan:
+def scan_tree(
+    root: Path, *, after: str | None = None, is_time_up: Callable[[], bool] = lambda: False
+) -> TreeScan:
     """
     Find every item below *root*; costs a listing for each folder and a stat for each file.
+
+    after: go on where an earlier scan's up_to was. is_time_up: asked at each file, so that a
+    slow disk is walked in several scans, which together find what one finds.
 
     A folder link is not followed: what it leads to inside its database is listed at its own
     place already. A file link that stays in its database folder is an item of its own. Folders
@@ -140,7 +121,7 @@ def scan_tree(root: Path) -> TreeScan:
     problem = root_problem(root)
     if problem is not None and problem.code != "knowledge_dir_empty":
         raise Refused(problem.message, hint=problem.hint, code=problem.code)
-    return _Walk(root).scan()
+    return _Walk(root, after, is_time_up).scan()
 
 
 def root_problem(root: Path) -> TreeProblem | None:
@@ -186,19 +167,32 @@ def signature_of(found: os.stat_result) -> str:
     return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}"
 
 
+class _TimeUp(Exception):
+    """The scan ends here, and goes on behind *place* another time."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+
 class _Walk:
     """One scan under way: the root and what it has found so far."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, after: str | None, is_time_up: Callable[[], bool]) -> None:
         self._root = root
-        self._found = TreeScan()
+        self._found = TreeScan(after=after)
+        self._going_on = GoingOn(after)
+        self._is_time_up = is_time_up
 
     def scan(self) -> TreeScan:
-        for account in self._slug_folders():
-            for project in self._slug_folders(account):
-                for database in self._slug_folders(account, project):
-                    self._found.databases.append((account, project, database))
-                    self._scan_database((account, project, database))
+        try:
+            for account in self._slug_folders():
+                for project in self._slug_folders(account):
+                    for database in self._slug_folders(account, project):
+                        self._found.databases.append((account, project, database))
+                        self._scan_database((account, project, database))
+        except _TimeUp as exc:
+            return replace(self._found, up_to=exc.place)
         return self._found
 
     def _slug_folders(self, *levels: str) -> list[str]:
@@ -218,7 +212,8 @@ class _Walk:
                     elif not entry.is_dir():
                         continue
                     elif is_slug(name):
-                        folders.append(name)
+                        if not self._going_on.is_passed((*levels, name)):
+                            folders.append(name)
                     else:
                         self._report((*levels, name), "not_a_slug")
         except OSError as exc:
@@ -239,6 +234,7 @@ class _Walk:
                 pending: list[tuple[str, ...]] = [()]
                 while pending:
                     parts = pending.pop()
+                    self._stop_in_time((*place, *parts, ""))
                     subfolders = self._scan_folder(folder, place, parts)
                     pending.extend((*parts, name) for name in reversed(subfolders))
         except OSError as exc:
@@ -250,6 +246,7 @@ class _Walk:
         """Add the items of one folder and return the names of its folders, sorted."""
         subfolders: list[str] = []
         above = "".join(f"{part}/" for part in parts)
+        passed = self._going_on.passed_name((*place, *parts))
         try:
             with folder.subfolder(parts) as fd, os.scandir(fd) as found:
                 for entry in sorted(found, key=lambda entry: entry.name):
@@ -257,18 +254,25 @@ class _Walk:
                     if name.startswith("."):
                         continue
                     if entry.is_dir(follow_symlinks=False):
-                        subfolders.append(name)
-                    elif _TEMPORARY.fullmatch(name):
+                        if not self._going_on.is_passed((*place, *parts, name)):
+                            subfolders.append(name)
                         continue
-                    elif entry.is_file(follow_symlinks=False):
+                    if passed is None or name <= passed or _TEMPORARY.fullmatch(name):
+                        continue
+                    if entry.is_file(follow_symlinks=False):
                         self._add_file(place, above + name, entry)
                     elif entry.is_symlink():
                         self._add_link(folder, place, (*parts, name))
                     else:
                         self._report((*place, *parts, name), "not_a_regular_file")
+                    self._stop_in_time((*place, *parts, name))
         except OSError as exc:
             self._mark_unlisted((*place, *parts), exc)
         return subfolders
+
+    def _stop_in_time(self, parts: Sequence[str]) -> None:
+        if self._is_time_up() and self._going_on.is_behind(parts):
+            raise _TimeUp("/".join(parts))
 
     def _add_file(self, place: _Place, path: str, entry: os.DirEntry[str]) -> None:
         try:
@@ -276,7 +280,7 @@ class _Walk:
         except FileNotFoundError:
             return  # deleted since it was listed
         except OSError as exc:
-            problem = _problem((*place, path), "unreadable", exc)
+            problem = tree_problem((*place, path), "unreadable", exc)
             self._add_item(place, path, "", problem)
         else:
             self._add_item(place, path, signature_of(found))
@@ -291,7 +295,7 @@ class _Walk:
             if exc.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 self._report(where, "link_dangling", exc)
             else:
-                self._add_item(place, "/".join(parts), "", _problem(where, "unreadable", exc))
+                self._add_item(place, "/".join(parts), "", tree_problem(where, "unreadable", exc))
         else:
             if stat.S_ISREG(found.st_mode):
                 self._add_item(place, "/".join(parts), signature_of(found))
@@ -314,11 +318,4 @@ class _Walk:
         self._report(levels, "folder_unlisted", exc)
 
     def _report(self, levels: Sequence[str], code: str, exc: OSError | None = None) -> None:
-        self._found.problems.append(_problem(levels, code, exc))
-
-
-def _problem(levels: Sequence[str], code: str, exc: OSError | None = None) -> TreeProblem:
-    where = encode_name("/".join(levels))
-    state, hint = _REASONS[code]
-    detail = exc.strerror if exc else ""
-    return TreeProblem(where, code, f"{where} {state.format(detail=detail)}.", hint)
+        self._found.problems.append(tree_problem(levels, code, exc))

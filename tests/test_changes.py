@@ -9,7 +9,8 @@ import pytest
 from kshift_knowledge.errors import Refused
 from kshift_knowledge.indexing.changes import compare, guard_mass_delete
 from kshift_knowledge.indexing.records import KnownItem
-from kshift_knowledge.tree import TreeEntry, TreeProblem, TreeScan
+from kshift_knowledge.tree import TreeEntry, TreeScan
+from kshift_knowledge.tree_problems import TreeProblem
 
 BATCH = uuid4()
 

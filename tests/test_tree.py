@@ -15,13 +15,13 @@ from kshift_knowledge.errors import Refused
 from kshift_knowledge.item_keys import MAX_KEY_BYTES
 from kshift_knowledge.tree import (
     AutomationsFile,
-    TreeProblem,
     TreeScan,
     kind_of,
     root_problem,
     scan_tree,
     signature_of,
 )
+from kshift_knowledge.tree_problems import TreeProblem
 
 
 @pytest.fixture

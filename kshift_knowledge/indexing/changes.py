@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from unicodedata import normalize
 from uuid import UUID
 
-from kshift_knowledge.errors import Refused
+from kshift_knowledge.errors import BudgetExhausted, Refused
 from kshift_knowledge.indexing.records import KnownItem, Rename
-from kshift_knowledge.tree import TreeEntry, TreeProblem, TreeScan
+from kshift_knowledge.item_keys import is_stand_in
+from kshift_knowledge.tree import TreeEntry, TreeScan
+from kshift_knowledge.tree_problems import TreeProblem
 
 MASS_DELETE_ITEMS = 20  # docs/decisions.md#mass-delete
 
@@ -39,13 +41,17 @@ def compare(
     live_batches: Collection[UUID] = (),
     is_full: bool = False,
     retry_failed: bool = False,
+    closed_accounts: Collection[int] = (),
+    missing_before: Collection[int] = (),
 ) -> Changes:
     """
-    Compare the tree with the items.
+    Compare the tree, or the part of it that was scanned, with the items.
 
     live_batches: batches whose run is queued or alive; their items are left to them.
     is_full: every item is a candidate, whatever its signature says.
     retry_failed: retryable failures are candidates without waiting for their turn.
+    closed_accounts: accounts whose token budget is used up.
+    missing_before: items outside the part that was scanned whose files are known to be gone.
     """
     changes = Changes(seen=len(scan.entries))
     by_key = {item.partition_key: item for item in known}
@@ -55,7 +61,7 @@ def compare(
         for item in by_key.values()
         if item.partition_key not in found
         and item.state != "gone"
-        and scan.was_listed(item.account, item.project, item.database, item.path)
+        and (item.item_id in missing_before or _was_looked_for(scan, item))
     ]
     new: list[TreeEntry] = []
     for entry in scan.entries:
@@ -67,7 +73,7 @@ def compare(
             new.append(entry)
         elif item.batch_id is not None and item.batch_id in live_batches:
             changes.busy.append(item)
-        elif is_full or _needs_index(item, entry, retry_failed):
+        elif is_full or _needs_index(item, entry, retry_failed, closed_accounts):
             changes.changed.append(entry)
         else:
             changes.unchanged += 1
@@ -95,11 +101,29 @@ def guard_mass_delete(changes: Changes, known: Sequence[KnownItem]) -> None:
         )
 
 
-def _needs_index(item: KnownItem, entry: TreeEntry, retry_failed: bool) -> bool:
+def identity(signature: str, place: KnownItem | TreeEntry) -> tuple[str, ...]:
+    """Database, size, mtime and inode: what a rename leaves alone (it touches the ctime)."""
+    size, mtime, _, inode = (signature.split(":") + [""] * 4)[:4]
+    unknown = () if signature else (place.partition_key,)
+    return (place.account, place.project, place.database, size, mtime, inode, *unknown)
+
+
+def _was_looked_for(scan: TreeScan, item: KnownItem) -> bool:
+    # A stand-in says nothing of where the file lies; only a scan of all can miss it.
+    return (scan.is_whole or not is_stand_in(item.path)) and scan.was_listed(
+        item.account, item.project, item.database, item.path
+    )
+
+
+def _needs_index(
+    item: KnownItem, entry: TreeEntry, retry_failed: bool, closed_accounts: Collection[int]
+) -> bool:
     if item.state in ("waiting", "gone"):
         return True
     if item.seen_signature != entry.signature:
         return True
+    if item.failure_code == BudgetExhausted.code:
+        return item.account_id not in closed_accounts
     if item.state == "failed":
         return item.failure_is_retryable and (retry_failed or item.is_retry_due)
     return not item.is_served_whole
@@ -108,24 +132,17 @@ def _needs_index(item: KnownItem, entry: TreeEntry, retry_failed: bool) -> bool:
 def _match_renames(missing: Sequence[KnownItem], new: Sequence[TreeEntry]) -> Mapping[str, Rename]:
     """By old key: the same bytes on disk, or a name that differs only in case or Unicode form."""
     renames: dict[str, Rename] = {}
-    by_identity = {_identity(entry.signature, entry): entry for entry in new}
+    by_identity = {identity(entry.signature, entry): entry for entry in new}
     by_folded = {_folded(entry): entry for entry in new}
     taken: set[str] = set()
     for item in missing:
-        entry = by_identity.get(_identity(item.seen_signature or "", item)) or by_folded.get(
+        entry = by_identity.get(identity(item.seen_signature or "", item)) or by_folded.get(
             _folded(item)
         )
         if entry is not None and entry.partition_key not in taken:
             taken.add(entry.partition_key)
             renames[item.partition_key] = Rename(item, entry)
     return renames
-
-
-def _identity(signature: str, place: KnownItem | TreeEntry) -> tuple[str, ...]:
-    """Database, size, mtime and inode: what a rename leaves alone (it touches the ctime)."""
-    size, mtime, _, inode = (signature.split(":") + [""] * 4)[:4]
-    unknown = () if signature else (place.partition_key,)
-    return (place.account, place.project, place.database, size, mtime, inode, *unknown)
 
 
 def _folded(place: KnownItem | TreeEntry) -> tuple[str, ...]:

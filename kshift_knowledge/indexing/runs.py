@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
+from kshift_knowledge.budgets import Budget
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT
@@ -29,7 +30,11 @@ def _ignore(_: ItemOutcome) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IndexServices:
-    """What indexing works with, for one generation. watch: is told of each item as it is done."""
+    """
+    What indexing works with, for one generation.
+
+    budgets: tokens that accounts may have embedded. watch: is told of each item as it is done.
+    """
 
     database: Database
     store: VectorStore
@@ -37,6 +42,7 @@ class IndexServices:
     generation: Generation
     knowledge_dir: Path
     max_in_flight: int = MAX_IN_FLIGHT
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
     watch: Report = _ignore
 
     def watched_by(self, watch: Report) -> IndexServices:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from kshift_knowledge.budgets import NO_BUDGETS, Budget
 from kshift_knowledge.errors import Refused
 from kshift_knowledge.failpoints import failpoint
-from kshift_knowledge.indexing.changes import Changes, compare, guard_mass_delete
+from kshift_knowledge.indexing.bookmarks import Bookmark
+from kshift_knowledge.indexing.changes import Changes, compare, guard_mass_delete, identity
+from kshift_knowledge.indexing.pace import UNHURRIED, Pace
 from kshift_knowledge.indexing.records import KnownItem
-from kshift_knowledge.item_source import SETTLE_S, is_settled
-from kshift_knowledge.postgres import batches, items
+from kshift_knowledge.item_source import SETTLE_S, is_settled, signature_now
+from kshift_knowledge.postgres import batches, budget_use, items
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.records import Generation
-from kshift_knowledge.tree import TreeEntry, TreeProblem, TreeScan, root_problem, scan_tree
+from kshift_knowledge.tree import TreeEntry, TreeScan, root_problem, scan_tree
+from kshift_knowledge.tree_problems import TreeProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +29,24 @@ class ScanReport:
     What one look found and did.
 
     batch_id: the new batch, None when there is nothing to index. batch_keys: its partitions.
-    living_keys: the partitions that should exist now. unsettled: keys of files being written.
-    busy_batches: batches of other runs that still hold items.
+    living_keys: the partitions that should exist now, None when only a part of the tree was
+    compared; new_keys and gone_keys: those that certainly appear and vanish.
+    unsettled: keys of files being written. busy_batches: batches of other runs that still hold
+    items. bookmark: for the next look.
     """
 
     batch_id: UUID | None
     batch_keys: tuple[str, ...]
-    living_keys: frozenset[str]
+    living_keys: frozenset[str] | None
+    new_keys: frozenset[str]
+    gone_keys: frozenset[str]
     seen: int
     unchanged: int
     deleted: int
     unsettled: tuple[str, ...]
     busy_batches: frozenset[UUID]
     problems: tuple[TreeProblem, ...]
+    bookmark: Bookmark
 
 
 def look(
@@ -49,48 +58,69 @@ def look(
     is_full: bool = False,
     accept_deletes: bool = False,
     retry_failed: bool = False,
+    budgets: Mapping[str, Budget] = NO_BUDGETS,
+    bookmark: Bookmark | None = None,
+    pace: Pace = UNHURRIED,
     wait: Callable[[float], None] = time.sleep,
 ) -> ScanReport | None:
     """
     Compare the tree with the index and write down what is to be done.
 
     is_queued: says whether a run for a batch is on its way although it holds no lock yet.
+    bookmark: of the look before; the tree is looked at from there, and passed over when it has
+    not changed. None compares all of it. pace: when to stop, and leave the rest to the next look.
     Returns None when another process is looking right now.
 
     Raises Refused when the tree is missing, empty or more than half gone (accept_deletes goes on).
     """
+    here = bookmark or Bookmark()
     if not accept_deletes:
         _guard_root(knowledge_dir)
     with batches.scan_lock(database) as is_ours:
         if not is_ours:
             return None
         # Under the lock: an older look must not undo what a newer one wrote down.
-        scan = scan_tree(knowledge_dir)
+        scan = scan_tree(knowledge_dir, after=here.after, is_time_up=pace.walk_is_over)
         with database.transaction() as conn:
+            closed = budget_use.exhausted_accounts(conn, budgets)
+            living = _living_batches(conn, is_queued)
+            if not is_full and _is_quiet(conn, scan, here, pace, living, closed):
+                return _passed_over(scan, here)
             known = items.known_items(conn)
-            unfinished = batches.unfinished(conn)
-        live = {batch for batch, is_held in unfinished.items() if is_held or is_queued(batch)}
         changes = compare(
-            scan, known, live_batches=live, is_full=is_full, retry_failed=retry_failed
+            scan,
+            known,
+            live_batches=living,
+            is_full=is_full,
+            retry_failed=retry_failed,
+            closed_accounts=closed,
+            missing_before={*here.missing, *_moved_away(knowledge_dir, scan, known)},
         )
         if not accept_deletes:
             guard_mass_delete(changes, known)
-        settled, unsettled = _settle(knowledge_dir, changes.to_index, wait)
+        deletions = _deletions(knowledge_dir, scan, changes, pace)
+        candidates = _settle(knowledge_dir, changes.to_index, wait, pace)
         failpoint("scan_looked")
         with database.transaction() as conn:
-            batch_id = _write_down(conn, scan, known, changes, settled, generation)
+            batch_id = _write_down(
+                conn, scan, known, changes, deletions, candidates.settled, generation
+            )
     failpoint("batch_written")
+    renamed_from = {rename.item.partition_key for rename in changes.renamed}
+    new = changes.to_index + [entry for entry, _ in changes.broken]
     return ScanReport(
         batch_id=batch_id,
-        batch_keys=tuple(entry.partition_key for entry in settled),
-        living_keys=frozenset(entry.partition_key for entry in scan.entries)
-        | _unlisted_keys(scan, known),
+        batch_keys=tuple(entry.partition_key for entry in candidates.settled),
+        living_keys=_living_keys(scan, known),
+        new_keys=frozenset(entry.partition_key for entry in new),
+        gone_keys=frozenset(item.partition_key for item in deletions) | renamed_from,
         seen=changes.seen,
         unchanged=changes.unchanged,
-        deleted=len(changes.gone),
-        unsettled=tuple(entry.partition_key for entry in unsettled),
+        deleted=len(deletions),
+        unsettled=tuple(entry.partition_key for entry in candidates.unsettled),
         busy_batches=frozenset(item.batch_id for item in changes.busy if item.batch_id),
         problems=tuple(scan.problems),
+        bookmark=_next_bookmark(here, scan, changes, candidates, pace),
     )
 
 
@@ -100,19 +130,120 @@ def _guard_root(knowledge_dir: Path) -> None:
         raise Refused(problem.message, hint=problem.hint, code=problem.code)
 
 
+def _living_batches(conn: Conn, is_queued: Callable[[UUID], bool]) -> set[UUID]:
+    unfinished = batches.unfinished(conn)
+    return {batch for batch, is_held in unfinished.items() if is_held or is_queued(batch)}
+
+
+def _is_quiet(
+    conn: Conn,
+    scan: TreeScan,
+    here: Bookmark,
+    pace: Pace,
+    living: Collection[UUID],
+    closed: Collection[int],
+) -> bool:
+    """Say whether nothing happened since the last look, at the price of a few flat queries."""
+    return (
+        scan.is_whole
+        and here.is_trusted(scan.fingerprint(), pace.clock())
+        and not batches.waits_unattended(conn, living)
+        and not items.retry_is_due(conn, closed)
+    )
+
+
+def _passed_over(scan: TreeScan, here: Bookmark) -> ScanReport:
+    seen = len(scan.entries)
+    return ScanReport(
+        batch_id=None,
+        batch_keys=(),
+        living_keys=None,
+        new_keys=frozenset(),
+        gone_keys=frozenset(),
+        seen=seen,
+        unchanged=seen,
+        deleted=0,
+        unsettled=(),
+        busy_batches=frozenset(),
+        problems=tuple(scan.problems),
+        bookmark=here,
+    )
+
+
+def _moved_away(root: Path, scan: TreeScan, known: Sequence[KnownItem]) -> list[int]:
+    """
+    Items that lie outside the part that was scanned, and whose file is in it now.
+
+    Without them a rename from one part of a sweep into another would be a new item.
+    """
+    if scan.is_whole:
+        return []
+    keys = {item.partition_key for item in known}
+    new = {
+        identity(entry.signature, entry)
+        for entry in scan.entries
+        if entry.partition_key not in keys
+    }
+    return [
+        item.item_id
+        for item in known
+        if item.state != "gone"
+        and identity(item.seen_signature or "", item) in new
+        and not signature_now(root, item)
+    ]
+
+
+def _deletions(root: Path, scan: TreeScan, changes: Changes, pace: Pace) -> list[KnownItem]:
+    """Decide at the end of a sweep what is gone: a file may have come back since its part."""
+    if scan.up_to is not None:
+        return []
+    if scan.after is None:
+        return changes.gone
+    return [
+        item
+        for item in changes.gone
+        if not pace.settling_is_over() and not signature_now(root, item)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """What is to be indexed: at rest, being written, and not looked at again in time."""
+
+    settled: list[TreeEntry] = field(default_factory=list)
+    unsettled: list[TreeEntry] = field(default_factory=list)
+    left: list[TreeEntry] = field(default_factory=list)
+
+
 def _settle(
-    root: Path, entries: Sequence[TreeEntry], wait: Callable[[float], None]
-) -> tuple[list[TreeEntry], list[TreeEntry]]:
+    root: Path, entries: Sequence[TreeEntry], wait: Callable[[float], None], pace: Pace
+) -> _Candidates:
     """Look at the candidates again a second later; what moved meanwhile waits for the next look."""
+    found = _Candidates()
     if not entries:
-        return [], []
+        return found
     wait(SETTLE_S)
-    settled: list[TreeEntry] = []
-    unsettled: list[TreeEntry] = []
     for entry in entries:
-        is_at_rest = is_settled(root, entry, entry.signature)
-        (settled if is_at_rest else unsettled).append(entry)
-    return settled, unsettled
+        if found.settled and pace.settling_is_over():
+            found.left.append(entry)
+        elif is_settled(root, entry, entry.signature):
+            found.settled.append(entry)
+        else:
+            found.unsettled.append(entry)
+    return found
+
+
+def _next_bookmark(
+    here: Bookmark, scan: TreeScan, changes: Changes, candidates: _Candidates, pace: Pace
+) -> Bookmark:
+    """Go on behind this part, unless some of it is left; be quiet when all of it is done."""
+    if scan.up_to is not None:
+        missing = tuple(item.item_id for item in changes.gone)
+        return Bookmark(here.after if candidates.left else scan.up_to, missing)
+    if candidates.left:
+        return Bookmark(here.after)
+    is_done = scan.is_whole and not candidates.unsettled and not changes.busy
+    return Bookmark(quiet=scan.fingerprint() if is_done else None, compared_at=pace.clock())
 
 
 def _write_down(
@@ -120,6 +251,7 @@ def _write_down(
     scan: TreeScan,
     known: Sequence[KnownItem],
     changes: Changes,
+    deletions: Sequence[KnownItem],
     settled: Sequence[TreeEntry],
     generation: Generation,
 ) -> UUID | None:
@@ -129,8 +261,8 @@ def _write_down(
         items.register_databases(conn, new_places, generation.generation_id)
     if changes.renamed:
         items.rename(conn, changes.renamed)
-    if changes.gone:
-        items.mark_gone(conn, changes.gone)
+    if deletions:
+        items.mark_gone(conn, deletions)
     new = changes.added + [entry for entry, _ in changes.broken]
     if new:
         items.register(conn, new, generation.generation_id)
@@ -146,11 +278,11 @@ def _write_down(
     return batch_id
 
 
-def _unlisted_keys(scan: TreeScan, known: Sequence[KnownItem]) -> frozenset[str]:
-    """Keys of items in folders that could not be listed: they stay as they are."""
-    if not scan.unlisted:
-        return frozenset()
-    return frozenset(
+def _living_keys(scan: TreeScan, known: Sequence[KnownItem]) -> frozenset[str] | None:
+    """What was found, and what lies in folders that could not be listed: it stays as it is."""
+    if not scan.is_whole:
+        return None
+    return frozenset(entry.partition_key for entry in scan.entries) | frozenset(
         item.partition_key
         for item in known
         if item.state != "gone"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -22,7 +22,8 @@ WITH claimed AS (
 )
 SELECT c.knowledge_database_item_id, c.account_id, c.project_id, c.knowledge_database_id,
        c.project_file_id, a.slug, p.slug, d.slug, c.path, c.partition_key, c.name, c.revision,
-       coalesce(c.settled_signature, ''), x.source_hash, p.served_generation_id
+       coalesce(c.settled_signature, ''), x.source_hash, p.served_generation_id,
+       c.failure_attempts
   FROM claimed c
   JOIN accounts a ON a.account_id = c.account_id
   JOIN projects p ON p.project_id = c.project_id
@@ -48,10 +49,18 @@ def unfinished(conn: Conn) -> dict[UUID, bool]:
         "   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         "   AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) ="
         "       hashtextextended(b.batch_id::text, 0))"
-        "  FROM index_batches b WHERE b.finished_at IS NULL AND EXISTS (SELECT 1"
-        "   FROM knowledge_database_items i WHERE i.batch_id = b.batch_id AND i.state = 'waiting')"
+        "  FROM index_batches b WHERE b.finished_at IS NULL AND b.batch_id IN"
+        "   (SELECT batch_id FROM knowledge_database_items WHERE state = 'waiting')"
     ).fetchall()
     return {row[0]: row[1] for row in rows}
+
+
+def waits_unattended(conn: Conn, living: Collection[UUID]) -> bool:
+    """Say whether an item waits for a batch that is dead, or for none."""
+    rows = conn.execute(
+        "SELECT DISTINCT batch_id FROM knowledge_database_items WHERE state = 'waiting'"
+    ).fetchall()
+    return any(batch_id not in living for (batch_id,) in rows)
 
 
 @contextmanager
@@ -64,9 +73,22 @@ def running(database: Database, batch_id: UUID) -> Iterator[bool]:
 @contextmanager
 def scan_lock(database: Database) -> Iterator[bool]:
     """One scan at a time makes batches; yields False when another one is at it."""
+    with _session_lock(database, "hashtext(%s)", "kshift.scan") as has_it:
+        yield has_it
+
+
+@contextmanager
+def _session_lock(database: Database, number: LiteralString, name: str) -> Iterator[bool]:
+    """Outside any transaction, since what it guards may take as long as a slow disk does."""
     with database.transaction() as conn:
-        row = conn.execute("SELECT pg_try_advisory_xact_lock(hashtext('kshift.scan'))").fetchone()
-        yield bool(row and row[0])
+        row = conn.execute(f"SELECT pg_try_advisory_lock({number})", (name,)).fetchone()
+        conn.commit()
+        has_it = bool(row and row[0])
+        try:
+            yield has_it
+        finally:
+            if has_it and not conn.closed:
+                conn.execute(f"SELECT pg_advisory_unlock({number})", (name,))
 
 
 def item_ids(conn: Conn, batch_id: UUID) -> list[int]:

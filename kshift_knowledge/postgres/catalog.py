@@ -95,6 +95,14 @@ def narrow(conn: Conn, key: ApiKey, project_id: int, database_ids: Sequence[int]
     return Scope(key.account_id, project_id, wanted)
 
 
+def account_slug(conn: Conn, account_id: int) -> str:
+    """Raises NotFound."""
+    row = conn.execute("SELECT slug FROM accounts WHERE account_id = %s", (account_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"There is no account {account_id}.")
+    return str(row[0])
+
+
 def find_account(conn: Conn, account: str) -> int:
     """Return the id of an account given its slug or id. Raises NotFound."""
     return _find(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from uuid import UUID
 
 from kshift_knowledge.indexing.records import FailedItem, KnownItem, Rename
@@ -10,15 +10,18 @@ from kshift_knowledge.postgres.database import Conn
 from kshift_knowledge.postgres.generations import vector_table
 from kshift_knowledge.postgres.vector_store import delete_served
 from kshift_knowledge.records import Failure, Scope
-from kshift_knowledge.tree import TreeEntry, TreeProblem, kind_of
+from kshift_knowledge.tree import TreeEntry, kind_of
+from kshift_knowledge.tree_problems import TreeProblem
 
-_KNOWN = """
+# After 1 minute, doubling up to about an hour; at once when the clock was set back meanwhile.
+_DUE = """(i.failure_is_retryable AND (i.failed_at > now() OR i.failed_at < now()
+           - interval '30 seconds' * power(2, least(i.failure_attempts, 7))))"""
+
+_KNOWN = f"""
 SELECT i.knowledge_database_item_id, i.account_id, i.project_id, i.knowledge_database_id,
        a.slug, p.slug, d.slug, i.path, i.partition_key, i.state, i.seen_signature, i.batch_id,
        i.failure_code, i.failure_is_retryable,
-       i.failure_is_retryable AND (i.failed_at > now()  -- the clock was set back meanwhile
-           OR i.failed_at < now() - interval '30 seconds'
-           * power(2, least(i.failure_attempts, 7))),  -- 1 minute, doubling up to about an hour
+       {_DUE},
        p.served_generation_id, x.chunk_count
   FROM knowledge_database_items i
   JOIN accounts a USING (account_id)
@@ -27,7 +30,7 @@ SELECT i.knowledge_database_item_id, i.account_id, i.project_id, i.knowledge_dat
   LEFT JOIN indexed_items x
     ON x.knowledge_database_item_id = i.knowledge_database_item_id
    AND x.generation_id = p.served_generation_id
-"""
+"""  # noqa: S608 (constants only)
 
 _REGISTER_FOLDERS = """
 WITH wanted AS (
@@ -55,7 +58,7 @@ SELECT DISTINCT p.account_id, p.project_id, w.database
 ON CONFLICT (project_id, slug) DO NOTHING
 """
 
-_REGISTER_ITEMS = """
+_WANTED_ITEMS = """
 WITH wanted AS (
     SELECT d.account_id, d.project_id, d.knowledge_database_id, w.path, w.partition_key, w.kind,
            d.slug || '/' || w.path AS file_path
@@ -65,23 +68,28 @@ WITH wanted AS (
       JOIN accounts a ON a.slug = w.account
       JOIN projects p ON p.account_id = a.account_id AND p.slug = w.project
       JOIN knowledge_databases d ON d.project_id = p.project_id AND d.slug = w.database
-), new_files AS (
-    INSERT INTO project_files (account_id, project_id, path)
-    SELECT account_id, project_id, file_path FROM wanted
-    ON CONFLICT (project_id, path) DO NOTHING RETURNING project_file_id, project_id, path
-), files AS (
-    SELECT * FROM new_files
-    UNION SELECT f.project_file_id, f.project_id, f.path
-      FROM project_files f JOIN wanted w ON w.project_id = f.project_id AND w.file_path = f.path
 )
+"""
+
+# Two statements, so that items find their files by the index: joined in one, the planner takes
+# each list for one row and compares every item with every file.
+_REGISTER_FILES = f"""
+{_WANTED_ITEMS}
+INSERT INTO project_files (account_id, project_id, path)
+SELECT account_id, project_id, file_path FROM wanted
+ON CONFLICT (project_id, path) DO NOTHING
+"""  # noqa: S608 (constants only)
+
+_REGISTER_ITEMS = f"""
+{_WANTED_ITEMS}
 INSERT INTO knowledge_database_items
     (account_id, project_id, knowledge_database_id, project_file_id, path, partition_key,
      name, kind)
 SELECT w.account_id, w.project_id, w.knowledge_database_id, f.project_file_id, w.path,
        w.partition_key, w.path, w.kind
-  FROM wanted w JOIN files f ON f.project_id = w.project_id AND f.path = w.file_path
+  FROM wanted w JOIN project_files f ON f.project_id = w.project_id AND f.path = w.file_path
 ON CONFLICT (knowledge_database_id, path) DO NOTHING
-"""
+"""  # noqa: S608 (constants only)
 
 _ASSIGN_TO_BATCH = """
 UPDATE knowledge_database_items i
@@ -104,6 +112,36 @@ UPDATE knowledge_database_items i
  WHERE i.knowledge_database_item_id = w.item_id AND i.revision <= w.revision
    AND i.state <> 'gone'
 """
+
+_RENAME = (
+    # A new place may be that of an item that went before; its ids end here.
+    """
+    DELETE FROM project_files WHERE project_file_id IN
+        (SELECT i.project_file_id FROM knowledge_database_items i
+           JOIN unnest(%(databases)s::bigint[], %(paths)s::text[]) AS w(database, path)
+             ON i.knowledge_database_id = w.database AND i.path = w.path
+          WHERE i.state = 'gone')
+    """,
+    """
+    UPDATE knowledge_database_items i SET path = w.path, partition_key = w.partition_key
+      FROM unnest(%(items)s::bigint[], %(paths)s::text[], %(keys)s::text[])
+           AS w(item, path, partition_key)
+     WHERE i.knowledge_database_item_id = w.item
+    """,
+    """
+    UPDATE project_files f SET path = w.path
+      FROM unnest(%(items)s::bigint[], %(files)s::text[]) AS w(item, path)
+      JOIN knowledge_database_items i ON i.knowledge_database_item_id = w.item
+     WHERE f.project_file_id = i.project_file_id
+    """,
+)
+
+_RETRY_IS_DUE = f"""
+SELECT EXISTS (SELECT FROM knowledge_database_items i
+                WHERE i.state = 'failed' AND i.failure_is_retryable
+                  AND CASE WHEN i.failure_code = 'budget_exhausted'
+                           THEN NOT i.account_id = ANY(%s) ELSE {_DUE} END)
+"""  # noqa: S608 (constants only)
 
 _MARK_GONE = """
 UPDATE knowledge_database_items
@@ -136,17 +174,16 @@ def register(conn: Conn, entries: Sequence[TreeEntry], generation_id: int) -> No
     register_databases(
         conn, {(entry.account, entry.project, entry.database) for entry in entries}, generation_id
     )
-    conn.execute(
-        _REGISTER_ITEMS,
-        {
-            "accounts": [entry.account for entry in entries],
-            "projects": [entry.project for entry in entries],
-            "databases": [entry.database for entry in entries],
-            "paths": [entry.path for entry in entries],
-            "keys": [entry.partition_key for entry in entries],
-            "kinds": [kind_of(entry.path) for entry in entries],
-        },
-    )
+    values = {
+        "accounts": [entry.account for entry in entries],
+        "projects": [entry.project for entry in entries],
+        "databases": [entry.database for entry in entries],
+        "paths": [entry.path for entry in entries],
+        "keys": [entry.partition_key for entry in entries],
+        "kinds": [kind_of(entry.path) for entry in entries],
+    }
+    conn.execute(_REGISTER_FILES, values)
+    conn.execute(_REGISTER_ITEMS, values)
 
 
 def register_databases(
@@ -195,27 +232,24 @@ def forget_indexed(conn: Conn, item_ids: Sequence[int]) -> None:
         )
 
 
+def retry_is_due(conn: Conn, closed_accounts: Collection[int]) -> bool:
+    """Say whether an item that failed may be tried again now, without loading any."""
+    row = conn.execute(_RETRY_IS_DUE, (list(closed_accounts),)).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
 def rename(conn: Conn, renames: Sequence[Rename]) -> None:
     """Move items to their new paths; ids, revisions and served rows stay."""
-    for item, entry in ((rename.item, rename.entry) for rename in renames):
-        # The place may be that of an item that went before; its ids end here.
-        conn.execute(
-            "DELETE FROM project_files WHERE project_file_id IN"
-            " (SELECT project_file_id FROM knowledge_database_items"
-            "   WHERE knowledge_database_id = %s AND path = %s AND state = 'gone')",
-            (item.knowledge_database_id, entry.path),
-        )
-        conn.execute(
-            "UPDATE knowledge_database_items SET path = %s, partition_key = %s"
-            " WHERE knowledge_database_item_id = %s",
-            (entry.path, entry.partition_key, item.item_id),
-        )
-        conn.execute(
-            "UPDATE project_files SET path = %s WHERE project_file_id ="
-            " (SELECT project_file_id FROM knowledge_database_items"
-            "   WHERE knowledge_database_item_id = %s)",
-            (f"{entry.database}/{entry.path}", item.item_id),
-        )
+    values = {
+        "items": [rename.item.item_id for rename in renames],
+        "databases": [rename.item.knowledge_database_id for rename in renames],
+        "paths": [rename.entry.path for rename in renames],
+        "keys": [rename.entry.partition_key for rename in renames],
+        "files": [f"{rename.entry.database}/{rename.entry.path}" for rename in renames],
+    }
+    for statement in _RENAME:
+        conn.execute(statement, values)
 
 
 def mark_gone(conn: Conn, items: Sequence[KnownItem]) -> int:
