@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 
 import numpy as np
 from embedding_server import EmbeddingServer, vector_of
@@ -41,8 +40,12 @@ def assert_true(workshop: Workshop) -> None:
 class Reader:
     """I2: looks at everything that is served, over and over, and remembers each item's versions."""
 
-    def __init__(self, reader: Database, generation: Generation) -> None:
+    def __init__(
+        self, reader: Database, generation: Generation, *, may_vanish: bool = False
+    ) -> None:
+        """may_vanish: items are deleted meanwhile, so that one that is missing says nothing."""
         self._reader = reader
+        self._may_vanish = may_vanish
         self._chunker = Chunker(generation.chunk_tokens, generation.overlap_tokens)
         self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         self._seen: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -92,7 +95,8 @@ class Reader:
             self._seen[key].add(tuple(hashes))
             if revisions != 1 or indexes != list(range(len(indexes))):
                 self._torn.add(key)
-        self._vanished |= self._seen.keys() - {row[0] for row in rows}
+        if not self._may_vanish:
+            self._vanished |= self._seen.keys() - {row[0] for row in rows}
 
 
 def kept_hashes(database: Database) -> set[bytes]:
@@ -117,7 +121,3 @@ def assert_no_request_mixes_accounts(server: EmbeddingServer, markers: Collectio
     for request in server.requests:
         found = {marker for marker in markers for text in request.texts if marker in text}
         assert len(found) == 1, found
-
-
-def digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
