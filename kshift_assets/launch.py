@@ -73,6 +73,7 @@ def index_once(
                 accept_deletes=accept_deletes,
                 retry_failed=not reports,
                 budgets=services.budgets,
+                on_candidates=services.cutters.warm,
             )
             if report is None:
                 time.sleep(BUSY_POLL_S)

@@ -144,6 +144,7 @@ def open_workshop(root: Path, database: Database) -> Iterator[Workshop]:
         try:
             yield workshop
         finally:
+            workshop.services.cutters.close()
             workshop.services.embedder.close()
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO
@@ -165,14 +166,19 @@ class _Worker:
 
 def cut(job: CutJob) -> Cut:
     """Cut one text in this process."""
-    counter = token_counter()
     chunks = tuple(Chunker(job.chunk_tokens, job.overlap_tokens).cut(job.text))
+    return Cut(chunks, texts_of(chunks, job.title))
+
+
+def texts_of(chunks: Sequence[Chunk], title: str | None) -> tuple[EmbedText, ...]:
+    """What is embedded of each chunk."""
+    counter = token_counter()
     texts = []
     for chunk in chunks:
-        text = embedded_text(chunk, job.title, counter)
-        tokens = chunk.token_count + prefix_tokens(chunk, job.title, counter)
+        text = embedded_text(chunk, title, counter)
+        tokens = chunk.token_count + prefix_tokens(chunk, title, counter)
         texts.append(EmbedText(embed_hash(text), text, tokens))
-    return Cut(chunks, tuple(texts))
+    return tuple(texts)
 
 
 def send(pipe: IO[bytes], value: object) -> None:

@@ -1,16 +1,18 @@
-"""Embedding on several threads: each text is asked for once, and paid vectors are kept at once."""
+"""The vectors of a run: each text is paid for once, and nothing that was paid for is lost."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 from kshift_knowledge.embedders.batches import plan_batches
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.errors import EmbeddingError, KshiftError, WrongDimension
 from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.records import EmbedText
+from kshift_knowledge.indexing.spending import Spending
 from kshift_knowledge.records import Generation, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
 
@@ -29,15 +31,24 @@ PROVIDER_WIDE = frozenset(
     }
 )
 
-_Batch = Mapping[bytes, VectorRow]
+_Claim = Future[VectorRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What became of some texts, by hash. paid: those that this very call paid for."""
+
+    found: Mapping[bytes, VectorRow]
+    errors: Mapping[bytes, KshiftError]
+    paid: frozenset[bytes]
 
 
 class EmbeddingWork:
     """
-    The embedding requests of one run.
+    Finds or buys the vectors of a run; called from several threads at once.
 
-    Requests never mix accounts. A text that is asked for twice while its request is under way is
-    sent once. An error that no other request can escape (bad key, empty quota) stops the rest.
+    Requests never mix accounts. A text that two slices need while neither is served is bought by
+    the first, and the other waits. An error that no other request can escape stops the rest.
     """
 
     def __init__(
@@ -46,55 +57,116 @@ class EmbeddingWork:
         store: VectorStore,
         generation: Generation,
         *,
-        max_in_flight: int = MAX_IN_FLIGHT,
+        spending: Spending,
     ) -> None:
         self._embedder = embedder
         self._store = store
         self._generation = generation
-        self._pool = ThreadPoolExecutor(max_in_flight, thread_name_prefix="kshift-embed")
-        self._futures: dict[tuple[int, bytes], Future[_Batch]] = {}
+        self._spending = spending
+        self._claims: dict[tuple[int, bytes], _Claim] = {}
         self._lock = threading.Lock()
         self._stopped_by: KshiftError | None = None
         self.requests = 0
         self.tokens = 0
 
-    def __enter__(self) -> EmbeddingWork:
-        return self
+    def vectors(self, scope: Scope, texts: Sequence[EmbedText]) -> Vectors:
+        """
+        Return the vectors of texts of one account; call `done` once they are served.
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def submit(self, scope: Scope, texts: Sequence[EmbedText]) -> dict[bytes, Future[_Batch]]:
-        """Ask for vectors; returns for each hash the request that will bring it."""
-        wanted = {text.embed_hash: text for text in texts}
-        futures = {}
-        for embed_hash in list(wanted):
-            under_way = self._futures.get((scope.account_id, embed_hash))
-            if under_way is not None:
-                futures[embed_hash] = under_way
-                del wanted[embed_hash]
-        fresh = list(wanted.values())
-        for batch in plan_batches([text.tokens for text in fresh], max_inputs=MAX_INPUTS):
-            part = [fresh[place] for place in batch]
-            future = self._pool.submit(self._request, scope, part)
-            for text in part:
-                futures[text.embed_hash] = future
-                self._futures[scope.account_id, text.embed_hash] = future
-        return futures
-
-    def forget(self, scope: Scope, embed_hashes: Sequence[bytes]) -> None:
-        """Let go of vectors that are served now."""
-        for embed_hash in embed_hashes:
-            self._futures.pop((scope.account_id, embed_hash), None)
-
-    def _request(self, scope: Scope, texts: Sequence[EmbedText]) -> _Batch:
-        if self._stopped_by is not None:
-            raise self._stopped_by
+        Raises StoreUnavailable.
+        """
+        by_hash = {text.embed_hash: text for text in texts}
+        found = dict(self._store.vectors_for(scope, self._generation, list(by_hash)))
+        missing = [text for embed_hash, text in by_hash.items() if embed_hash not in found]
+        mine, others = self._claim(scope, missing)
+        errors: dict[bytes, KshiftError] = {}
         try:
+            self._buy(scope, mine, found, errors)
+        finally:
+            self._settle(scope, mine, found, errors)
+        for embed_hash, claim in others.items():
+            try:
+                found[embed_hash] = claim.result()
+            except (EmbeddingError, WrongDimension) as exc:
+                errors[embed_hash] = exc
+        paid = frozenset(text.embed_hash for text in mine if text.embed_hash in found)
+        return Vectors(found, errors, paid)
+
+    def done(self, scope: Scope, embed_hashes: Sequence[bytes]) -> None:
+        """Let go of vectors: from now on the store has them."""
+        with self._lock:
+            for embed_hash in embed_hashes:
+                self._claims.pop((scope.account_id, embed_hash), None)
+
+    def _claim(
+        self, scope: Scope, texts: Sequence[EmbedText]
+    ) -> tuple[list[EmbedText], dict[bytes, _Claim]]:
+        """Part the texts into those that are ours to buy and those that are under way."""
+        mine: list[EmbedText] = []
+        others: dict[bytes, _Claim] = {}
+        with self._lock:
+            for text in texts:
+                key = (scope.account_id, text.embed_hash)
+                under_way = self._claims.get(key)
+                if under_way is None:
+                    self._claims[key] = Future()
+                    mine.append(text)
+                else:
+                    others[text.embed_hash] = under_way
+        return mine, others
+
+    def _settle(
+        self,
+        scope: Scope,
+        mine: Sequence[EmbedText],
+        found: Mapping[bytes, VectorRow],
+        errors: Mapping[bytes, KshiftError],
+    ) -> None:
+        """Tell those who wait; what failed may be claimed again."""
+        with self._lock:
+            for text in mine:
+                key = (scope.account_id, text.embed_hash)
+                if text.embed_hash in found:
+                    self._claims[key].set_result(found[text.embed_hash])
+                else:
+                    broken_off = EmbeddingError("The request for this text broke off.")
+                    error = errors.get(text.embed_hash, broken_off)
+                    self._claims.pop(key).set_exception(error)
+
+    def _buy(
+        self,
+        scope: Scope,
+        texts: Sequence[EmbedText],
+        found: dict[bytes, VectorRow],
+        errors: dict[bytes, KshiftError],
+    ) -> None:
+        affordable = self._spending.take(scope.account_id, [text.tokens for text in texts])
+        for text in texts[affordable:]:
+            errors[text.embed_hash] = self._spending.refusal(scope.account_id)
+        texts = texts[:affordable]
+        batches = plan_batches([text.tokens for text in texts], max_inputs=MAX_INPUTS)
+        for number, batch in enumerate(batches, start=1):
+            part = [texts[place] for place in batch]
+            try:
+                vectors = self._request(scope, part)
+            except (EmbeddingError, WrongDimension) as exc:
+                errors.update((text.embed_hash, exc) for text in part)
+                continue
+            found.update(vectors)
+            if number < len(batches):
+                # What comes with the last request is served next; all others must outlive a crash.
+                self._store.keep_vectors(scope, self._generation, vectors)
+                failpoint("batch_kept")
+
+    def _request(self, scope: Scope, texts: Sequence[EmbedText]) -> dict[bytes, VectorRow]:
+        try:
+            if self._stopped_by is not None:
+                raise self._stopped_by
             answer = self._embedder.embed([text.text for text in texts])
         except (EmbeddingError, WrongDimension) as exc:
+            self._spending.give_back(scope.account_id, sum(text.tokens for text in texts))
             with self._lock:
-                self.requests += 1
+                self.requests += exc is not self._stopped_by
                 if exc.code in PROVIDER_WIDE:
                     self._stopped_by = exc
             raise
@@ -102,9 +174,4 @@ class EmbeddingWork:
             self.requests += 1
             self.tokens += answer.tokens
         failpoint("batch_paid")
-        vectors = {
-            text.embed_hash: vector for text, vector in zip(texts, answer.vectors, strict=True)
-        }
-        self._store.keep_vectors(scope, self._generation, vectors)
-        failpoint("batch_kept")
-        return vectors
+        return {text.embed_hash: vector for text, vector in zip(texts, answer.vectors, strict=True)}

@@ -73,6 +73,7 @@ class ClaimedItem:
     settled_signature: str
     indexed_hash: str | None
     generation_id: int
+    failure_attempts: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ from uuid import UUID
 from kshift_knowledge.budgets import Budget
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.failpoints import failpoint
+from kshift_knowledge.indexing.cutting import Cutters
 from kshift_knowledge.indexing.embedding_work import MAX_IN_FLIGHT
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.pipeline import Pipeline
 from kshift_knowledge.indexing.records import ClaimedItem, ItemOutcome
+from kshift_knowledge.indexing.spending import Spending
 from kshift_knowledge.item_source import SETTLE_S, signature_now
 from kshift_knowledge.postgres import batches
 from kshift_knowledge.postgres.database import Database
@@ -43,6 +45,7 @@ class IndexServices:
     knowledge_dir: Path
     max_in_flight: int = MAX_IN_FLIGHT
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    cutters: Cutters = field(default_factory=Cutters)
     watch: Report = _ignore
 
     def watched_by(self, watch: Report) -> IndexServices:
@@ -64,6 +67,8 @@ class IndexServices:
             self.embedder,
             self.generation,
             self.knowledge_dir,
+            cutters=self.cutters,
+            spending=Spending(self.database, self.budgets),
             max_in_flight=self.max_in_flight,
         )
 

@@ -61,6 +61,7 @@ def look(
     budgets: Mapping[str, Budget] = NO_BUDGETS,
     bookmark: Bookmark | None = None,
     pace: Pace = UNHURRIED,
+    on_candidates: Callable[[], None] = lambda: None,
     wait: Callable[[float], None] = time.sleep,
 ) -> ScanReport | None:
     """
@@ -69,6 +70,7 @@ def look(
     is_queued: says whether a run for a batch is on its way although it holds no lock yet.
     bookmark: of the look before; the tree is looked at from there, and passed over when it has
     not changed. None compares all of it. pace: when to stop, and leave the rest to the next look.
+    on_candidates: called when there is something to index, a second before it is known to settle.
     Returns None when another process is looking right now.
 
     Raises Refused when the tree is missing, empty or more than half gone (accept_deletes goes on).
@@ -99,6 +101,8 @@ def look(
         if not accept_deletes:
             guard_mass_delete(changes, known)
         deletions = _deletions(knowledge_dir, scan, changes, pace)
+        if changes.to_index:
+            on_candidates()
         candidates = _settle(knowledge_dir, changes.to_index, wait, pace)
         failpoint("scan_looked")
         with database.transaction() as conn:

@@ -56,15 +56,15 @@ def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersi
     count = sum(len(version.chunks) for version in versions)
     if not count:
         return
-    first = _take_ids(conn, count)
-    chunk_id = first
+    chunk_ids = _take_ids(conn, count)
+    remaining = iter(chunk_ids)
     with conn.cursor().copy(_COPY_CHUNKS) as copy:
         copy.set_types(_CHUNK_TYPES)
         for version in versions:
             for chunk in (embedded.chunk for embedded in version.chunks):
                 copy.write_row(
                     (
-                        chunk_id,
+                        next(remaining),
                         generation.generation_id,
                         version.account_id,
                         version.project_id,
@@ -81,8 +81,7 @@ def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersi
                         chunk.token_count,
                     )
                 )
-                chunk_id += 1
-    chunk_id = first
+    remaining = iter(chunk_ids)
     column_type = "vector" if generation.dimensions <= MAX_FULL_DIMENSIONS else "halfvec"
     statement = _COPY_VECTORS.format(table=vector_table(generation.generation_id))
     with conn.cursor().copy(statement) as copy:
@@ -91,7 +90,7 @@ def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersi
             for embedded in version.chunks:
                 copy.write_row(
                     (
-                        chunk_id,
+                        next(remaining),
                         version.account_id,
                         version.project_id,
                         version.knowledge_database_id,
@@ -100,16 +99,12 @@ def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersi
                         as_column(embedded.embedding, generation),
                     )
                 )
-                chunk_id += 1
 
 
-def _take_ids(conn: Conn, count: int) -> int:
-    """Reserve *count* consecutive chunk ids under a lock and return the first."""
-    # nextval() row by row may interleave with another writer; setval() under the lock cannot.
-    conn.execute("SELECT pg_advisory_xact_lock(hashtext('kshift.chunk_ids'))")
-    row = conn.execute(
-        "SELECT setval(s, nextval(s) + %s - 1) FROM pg_get_serial_sequence('chunks', 'chunk_id') s",
+def _take_ids(conn: Conn, count: int) -> list[int]:
+    """Reserve *count* chunk ids; other writers may take some in between."""
+    rows = conn.execute(
+        "SELECT nextval(pg_get_serial_sequence('chunks', 'chunk_id')) FROM generate_series(1, %s)",
         (count,),
-    ).fetchone()
-    assert row is not None
-    return int(row[0]) - count + 1
+    )
+    return [row[0] for row in rows]
