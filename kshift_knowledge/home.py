@@ -14,12 +14,14 @@ from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.embedders.retries import ANSWERING, INDEXING, Patience
 from kshift_knowledge.errors import NotReady
 from kshift_knowledge.generation_settings import check_served, wanted_generation
+from kshift_knowledge.indexing.cutting import Cutters
 from kshift_knowledge.indexing.records import ItemOutcome
 from kshift_knowledge.indexing.runs import IndexServices
 from kshift_knowledge.postgres import generations, roles
 from kshift_knowledge.postgres.credentials import Credentials
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.embedded import EmbeddedServer, ServerAddress
+from kshift_knowledge.postgres.embedded_layout import has_server
 from kshift_knowledge.postgres.keeper import keep_a_while
 from kshift_knowledge.postgres.migrations import check_schema, migrate, pending
 from kshift_knowledge.postgres.patience import PATIENCE_S, PatientStore
@@ -72,6 +74,8 @@ class Home:
             generation = self._current_generation(database)
             embedder = self.embedder_of(generation, INDEXING)
             stack.callback(embedder.close)
+            cutters = Cutters()
+            stack.callback(cutters.close)
             services = IndexServices(
                 database,
                 PatientStore(database),
@@ -79,6 +83,7 @@ class Home:
                 generation,
                 knowledge_dir,
                 budgets=self.settings.token_budget,
+                cutters=cutters,
             )
             yield services if watch is None else services.watched_by(watch)
 
