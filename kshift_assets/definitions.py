@@ -5,14 +5,20 @@ from __future__ import annotations
 import dagster as dg
 
 from kshift_assets.assets import index_items, knowledge_files, served_table
+from kshift_assets.automations import (
+    automations_files,
+    automations_job,
+    automations_sensor,
+    load_automations,
+)
 from kshift_assets.jobs import index_job
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.sensors import knowledge_files_sensor
 
 defs = dg.Definitions(
-    assets=[knowledge_files, index_items, served_table],
-    jobs=[index_job],
-    sensors=[knowledge_files_sensor],
+    assets=[knowledge_files, index_items, served_table, automations_files, load_automations],
+    jobs=[index_job, automations_job],
+    sensors=[knowledge_files_sensor, automations_sensor],
     resources={"index": KnowledgeIndex()},
     # The run is one step already: a process of its own for it would only take seconds to start.
     executor=dg.in_process_executor,

@@ -24,7 +24,8 @@ from kshift_cli.output import (
 from kshift_knowledge.home import Home
 from kshift_knowledge.indexing.records import ItemOutcome
 from kshift_knowledge.indexing.runs import IndexServices
-from kshift_knowledge.postgres import items, status
+from kshift_knowledge.postgres import canvases, items, status
+from kshift_knowledge.postgres.canvases import AutomationProblem
 from kshift_knowledge.records import Failure
 from kshift_knowledge.settings import load_settings
 from kshift_knowledge.tree_problems import TreeProblem
@@ -47,9 +48,11 @@ def command(is_full: bool, accept_deletes: bool, no_wait: bool, as_json: bool) -
         done = index(home, services, watch, is_full, accept_deletes)
         with services.database.transaction() as conn:
             failures = items.failures(conn)
+            mistakes = canvases.problems(conn)
             done.figures["chunks_total"] = status.chunks_total(conn)
         done.figures["items_failed"] = len(failures)
         done.figures["failures"] = [failure.as_dict() for failure in failures]
+        done.figures["automation_problems"] = [mistake.as_dict() for mistake in mistakes]
     if as_json:
         show_json(done.figures)
     else:
@@ -59,7 +62,9 @@ def command(is_full: bool, accept_deletes: bool, no_wait: bool, as_json: bool) -
     for key in done.unsettled:
         say(f"still being written, left for the next time: {key}")
     show_failures(failures)
-    leave(PARTLY if failures else DONE)
+    show_mistakes(mistakes)
+    is_partly_done = failures or any(mistake.leaves_out for mistake in mistakes)
+    leave(PARTLY if is_partly_done else DONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ def _index(
     home: Home, services: IndexServices, watch: _Watch, is_full: bool, accept_deletes: bool
 ) -> _Done:
     from kshift_assets import launch
+    from kshift_assets.launch_automations import load_automations_once
 
     report = launch.index_once(
         services,
@@ -84,6 +90,7 @@ def _index(
         accept_deletes=accept_deletes,
         talk=watch.talk,
     )
+    load_automations_once(services, home.dagster_home, is_full=is_full)
     figures = {
         "items_seen": report.seen,
         "items_deleted": report.deleted,
@@ -125,6 +132,13 @@ def show_failures(failures: list[Failure]) -> None:
     for failure in failures:
         say(f"failed: {failure.item} [{failure.code}, attempt {failure.attempts}]")
         say(f"  {failure.message} {failure.hint}")
+
+
+def show_mistakes(mistakes: list[AutomationProblem]) -> None:
+    """Name what is wrong in a project's automations.yaml, on stderr."""
+    for mistake in mistakes:
+        say(f"automations.yaml of {mistake.project}: [{mistake.code}]")
+        say(f"  {mistake.message} {mistake.hint}")
 
 
 class _Watch:

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 
 from kshift_cli.home import open_home
-from kshift_cli.index import show_failures
+from kshift_cli.index import show_failures, show_mistakes
 from kshift_cli.output import json_option, printable, reporting_errors, show_json
-from kshift_knowledge.postgres import items, status
+from kshift_knowledge.postgres import canvases, items, status
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.records import Failure
 from kshift_knowledge.settings import load_settings
@@ -32,16 +32,20 @@ def command(is_watching: bool, as_json: bool) -> None:
         if is_watching and not as_json:
             _watch(database)
         databases, failures = _read(database)
+        with database.transaction() as conn:
+            mistakes = canvases.problems(conn)
     if as_json:
         show_json(
             {
                 "databases": [one.as_dict() for one in databases],
                 "failures": [failure.as_dict() for failure in failures],
+                "automation_problems": [mistake.as_dict() for mistake in mistakes],
             }
         )
     else:
         _console().print(_table(databases))
         show_failures(failures)
+        show_mistakes(mistakes)
 
 
 def _read(database: Database) -> tuple[list[status.DatabaseStatus], list[Failure]]:

@@ -276,7 +276,10 @@ def test_bad_names_fail_alone_in_one_look(dagster: Dagster) -> None:
 def test_the_code_location_has_exactly_these_assets() -> None:
     keys = {key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()}
 
-    assert keys == {"knowledge_files", "chunks", "embeddings", "knowledge_chunks"}
+    assert keys == {
+        *("knowledge_files", "chunks", "embeddings", "knowledge_chunks"),
+        *("automations_files", "automations", "knowledge_edges"),
+    }
     graph = defs.resolve_asset_graph()
     assert graph.get(EMBEDDINGS).parent_keys == {CHUNKS}
     assert graph.get(CHUNKS).parent_keys == {dg.AssetKey("knowledge_files")}

@@ -143,7 +143,7 @@ def find_automation(conn: Conn, project_id: int, automation: str) -> int:
     return _find(
         conn,
         "SELECT automation_id, slug FROM automations"
-        " WHERE project_id = %s AND (slug = %s OR automation_id = %s)",
+        " WHERE project_id = %s AND gone_at IS NULL AND (slug = %s OR automation_id = %s)",
         (project_id,),
         automation,
         "automation",

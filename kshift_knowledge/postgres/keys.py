@@ -36,7 +36,8 @@ SELECT %(key_id)s, %(key_hash)s, a.account_id, %(project)s, %(databases)s, %(aut
         SELECT FROM projects p WHERE p.account_id = %(account)s AND p.project_id = %(project)s))
    AND (%(automation)s::bigint IS NULL OR EXISTS (
         SELECT FROM automations u
-         WHERE u.project_id = %(project)s AND u.automation_id = %(automation)s))
+         WHERE u.project_id = %(project)s AND u.automation_id = %(automation)s
+           AND u.gone_at IS NULL))
    AND (%(databases)s::bigint[] IS NULL OR %(databases)s::bigint[] <@ ARRAY(
         SELECT d.knowledge_database_id FROM knowledge_databases d
          WHERE d.project_id = %(project)s))
