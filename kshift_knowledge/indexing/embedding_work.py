@@ -75,21 +75,25 @@ class EmbeddingWork:
 
         Raises StoreUnavailable.
         """
-        by_hash = {text.embed_hash: text for text in texts}
-        found = dict(self._store.vectors_for(scope, self._generation, list(by_hash)))
-        missing = [text for embed_hash, text in by_hash.items() if embed_hash not in found]
-        mine, others = self._claim(scope, missing)
+        mine, others = self._claim(scope, list({text.embed_hash: text for text in texts}.values()))
+        found: dict[bytes, VectorRow] = {}
         errors: dict[bytes, KshiftError] = {}
+        missing: list[EmbedText] = []
         try:
-            self._buy(scope, mine, found, errors)
+            # After claiming: whatever another slice let go of before is in the store by now.
+            hashes = [text.embed_hash for text in mine]
+            found.update(self._store.vectors_for(scope, self._generation, hashes))
+            missing = [text for text in mine if text.embed_hash not in found]
+            self._buy(scope, missing, found, errors)
         finally:
             self._settle(scope, mine, found, errors)
+        paid = frozenset(text.embed_hash for text in missing if text.embed_hash in found)
+        self.done(scope, [text.embed_hash for text in mine if text.embed_hash not in paid])
         for embed_hash, claim in others.items():
             try:
                 found[embed_hash] = claim.result()
             except (EmbeddingError, WrongDimension) as exc:
                 errors[embed_hash] = exc
-        paid = frozenset(text.embed_hash for text in mine if text.embed_hash in found)
         return Vectors(found, errors, paid)
 
     def done(self, scope: Scope, embed_hashes: Sequence[bytes]) -> None:

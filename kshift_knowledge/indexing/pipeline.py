@@ -20,6 +20,7 @@ from kshift_knowledge.indexing.records import ClaimedItem, ItemOutcome, Prepared
 from kshift_knowledge.indexing.spending import Spending
 from kshift_knowledge.postgres import ledger, staging
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.patience import insist
 from kshift_knowledge.records import EmbeddedChunk, Generation, ItemVersion, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
 
@@ -162,15 +163,21 @@ class Pipeline:
         superseded = self._store.replace_items(
             part.scope, self._generation, [_version(one, vectors.found) for one in good]
         )
+        if superseded:
+            served = [one for one in good if one.item.item_id not in superseded]
+            self._keep_unserved(part, served, vectors)
         work.done(part.scope, list(vectors.paid))
         outcomes = _outcomes(good, superseded, vectors.paid)
-        with self._database.scoped(part.scope) as conn:
-            ledger.record(conn, part.scope, outcomes)
+        insist(lambda: self._note_cost(part.scope, outcomes))
         for outcome in outcomes:
             report(outcome)
 
+    def _note_cost(self, scope: Scope, outcomes: Sequence[ItemOutcome]) -> None:
+        with self._database.scoped(scope) as conn:
+            ledger.record(conn, scope, outcomes)
+
     def _keep_unserved(self, part: _Slice, good: Sequence[Prepared], vectors: Vectors) -> None:
-        """Keep what was paid for items that fail because of another text of theirs."""
+        """Keep what was paid for items that fail over another text of theirs or come too late."""
         served = {text.embed_hash for one in good for text in one.texts}
         unserved = {
             embed_hash: vectors.found[embed_hash]

@@ -14,6 +14,7 @@ from kshift_knowledge.indexing.records import ClaimedItem, FailedItem, ItemOutco
 from kshift_knowledge.item_source import ItemSource, read_once
 from kshift_knowledge.postgres import batches, items, staging
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.patience import transact
 from kshift_knowledge.records import Generation
 
 READ_AHEAD = 32  # items that are read while others are cut
@@ -60,8 +61,8 @@ class Reader:
         try:
             source = self._read(item)
         except (Unsettled, ItemGone) as exc:
-            with self._database.transaction() as conn:
-                batches.release(conn, [item.item_id])  # the next scan says what became of it
+            # The next scan says what became of it.
+            transact(self._database, lambda conn: batches.release(conn, [item.item_id]))
             report(ItemOutcome(item, "gone" if isinstance(exc, ItemGone) else "unsettled"))
             return None
         except ItemError as exc:
@@ -70,8 +71,8 @@ class Reader:
             return None
         is_same = source.raw_hash == item.indexed_hash and source.meta.name == item.name
         if is_same and not self._is_forced:
-            with self._database.transaction() as conn:
-                batches.set_unchanged(conn, [item.item_id], [source.signature])
+            ids, signatures = [item.item_id], [source.signature]
+            transact(self._database, lambda conn: batches.set_unchanged(conn, ids, signatures))
             report(ItemOutcome(item, "unchanged", source_hash=source.raw_hash))
             return None
         return source
@@ -92,8 +93,10 @@ class Reader:
 
     def _cut(self, item: ClaimedItem, source: ItemSource) -> Future[Cut]:
         if self._from_staged:
-            with self._database.transaction() as conn:
-                chunks = staging.staged(conn, self._generation, item.item_id, source.raw_hash)
+            chunks = transact(
+                self._database,
+                lambda conn: staging.staged(conn, self._generation, item.item_id, source.raw_hash),
+            )
             if chunks is not None:
                 done: Future[Cut] = Future()
                 done.set_result(Cut(chunks, texts_of(chunks, source.meta.title)))
@@ -128,19 +131,13 @@ class Reader:
 
 def fail(database: Database, item: ClaimedItem, error: KshiftError, signature: str) -> None:
     """Write down why an item failed; what it served stays served."""
-    is_retryable = error.is_retryable or error.code in PROVIDER_WIDE
-    with database.transaction() as conn:
-        items.fail(
-            conn,
-            [
-                FailedItem(
-                    item.item_id,
-                    item.revision,
-                    error.code,
-                    error.message,
-                    error.hint,
-                    is_retryable,
-                    signature,
-                )
-            ],
-        )
+    failure = FailedItem(
+        item.item_id,
+        item.revision,
+        error.code,
+        error.message,
+        error.hint,
+        error.is_retryable or error.code in PROVIDER_WIDE,
+        signature,
+    )
+    transact(database, lambda conn: items.fail(conn, [failure]))

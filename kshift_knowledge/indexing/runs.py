@@ -19,7 +19,8 @@ from kshift_knowledge.indexing.records import ClaimedItem, ItemOutcome
 from kshift_knowledge.indexing.spending import Spending
 from kshift_knowledge.item_source import SETTLE_S, signature_now
 from kshift_knowledge.postgres import batches
-from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.database import Conn, Database
+from kshift_knowledge.postgres.patience import transact
 from kshift_knowledge.records import Generation
 from kshift_knowledge.store import VectorStore
 
@@ -95,8 +96,7 @@ def index_keys(
 
     from_staged: use the chunks that stage_keys left, where they are of the file as it is.
     """
-    with services.database.transaction() as conn:
-        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys))
+    claimed = _claim(services, lambda conn: batches.item_ids_of_keys(conn, keys))
     return services.pipeline().index(
         _seen_at_rest(services, claimed),
         on_outcome=services.reporting(on_outcome),
@@ -107,8 +107,7 @@ def index_keys(
 
 def stage_keys(services: IndexServices, keys: Sequence[str], *, on_outcome: Report) -> None:
     """Cut the items of these partitions without serving the result."""
-    with services.database.transaction() as conn:
-        claimed = batches.claim(conn, batches.item_ids_of_keys(conn, keys))
+    claimed = _claim(services, lambda conn: batches.item_ids_of_keys(conn, keys))
     services.pipeline().stage(
         _seen_at_rest(services, claimed), on_outcome=services.reporting(on_outcome)
     )
@@ -126,10 +125,12 @@ def _seen_at_rest(services: IndexServices, claimed: Sequence[ClaimedItem]) -> li
 
 
 def _index_held_batch(services: IndexServices, batch_id: UUID, on_outcome: Report) -> Figures:
-    with services.database.transaction() as conn:
-        claimed = batches.claim(conn, batches.item_ids(conn, batch_id))
+    claimed = _claim(services, lambda conn: batches.item_ids(conn, batch_id))
     failpoint("claimed")
     figures = services.pipeline().index(claimed, on_outcome=services.reporting(on_outcome))
-    with services.database.transaction() as conn:
-        batches.finish(conn, batch_id, figures.as_dict())
+    transact(services.database, lambda conn: batches.finish(conn, batch_id, figures.as_dict()))
     return figures
+
+
+def _claim(services: IndexServices, choose: Callable[[Conn], list[int]]) -> list[ClaimedItem]:
+    return transact(services.database, lambda conn: batches.claim(conn, choose(conn)))

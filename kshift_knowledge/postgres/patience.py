@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kshift_knowledge.errors import StoreUnavailable
-from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.vector_store import PgVectorStore
 from kshift_knowledge.records import Generation, ItemVersion, Scope
 from kshift_knowledge.store import VectorRow
@@ -46,6 +46,16 @@ def insist(
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
+def transact(database: Database, work: Callable[[Conn], T]) -> T:
+    """Insist on a transaction of a run's own, outside the store."""
+
+    def once() -> T:
+        with database.transaction() as conn:
+            return work(conn)
+
+    return insist(once)
+
+
 class PatientStore(PgVectorStore):
     """
     The store of a run, which may wait where a reader may not.
@@ -62,9 +72,7 @@ class PatientStore(PgVectorStore):
         self, scope: Scope, generation: Generation, versions: Sequence[ItemVersion]
     ) -> set[int]:
         replace_once = super().replace_items
-        return insist(
-            lambda: replace_once(scope, generation, versions), patience_s=self.patience_s
-        )
+        return insist(lambda: replace_once(scope, generation, versions), patience_s=self.patience_s)
 
     def vectors_for(
         self, scope: Scope, generation: Generation, embed_hashes: Sequence[bytes]
