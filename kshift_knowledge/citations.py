@@ -19,7 +19,12 @@ def header(chunk: StoredChunk) -> str:
 
 def prompt_block(chunk: StoredChunk, content: str) -> str:
     """One hit in the context: header, line end, content with forged headers escaped."""
-    return f"{header(chunk)}\n{_HEADER_LIKE.sub(_BACKSLASH, content)}"
+    return f"{header(chunk)}\n{escaped(content)}"
+
+
+def escaped(content: str) -> str:
+    """Content with a backslash before each line that looks like a header of ours."""
+    return _HEADER_LIKE.sub(_BACKSLASH, content)
 
 
 _BACKSLASH = r"\\"
@@ -46,8 +51,7 @@ def citation_payload(hits: Sequence[Hit]) -> list[dict[str, Any]]:
 
 
 def citation_path(chunk: StoredChunk) -> str:
-    """The page of this API that shows the cited chunk inside its item."""
-    return (
-        f"/accounts/{chunk.account_id}/projects/{chunk.project_id}"
-        f"/files/{chunk.project_file_id}?chunk={chunk.chunk_index}"
-    )
+    """The page of this API that shows the cited chunk inside its item, or the whole item."""
+    place = f"/accounts/{chunk.account_id}/projects/{chunk.project_id}"
+    query = "" if chunk.chunk_index is None else f"?chunk={chunk.chunk_index}"
+    return f"{place}/files/{chunk.project_file_id}{query}"

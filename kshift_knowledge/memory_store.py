@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 
@@ -102,10 +103,41 @@ class MemoryStore:
                 key=lambda pair: (
                     pair[0].file,
                     pair[0].knowledge_database_item_id,
-                    pair[0].chunk_index,
+                    pair[1].chunk.index,
                 ),
             )
         ]
+
+    def whole_items(
+        self,
+        scope: Scope,
+        generation: Generation,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+        *,
+        after: StoredChunk | None = None,
+        limit: int,
+        max_chars: int,
+    ) -> list[StoredChunk]:
+        first: dict[int, StoredChunk] = {}
+        for stored, _ in self._pool(scope, generation, filters):
+            first.setdefault(stored.knowledge_database_item_id, stored)
+        items = sorted(first.values(), key=_place)
+        behind = [item for item in items if after is None or _place(item) > _place(after)]
+        return [self._whole(generation, item, max_chars) for item in behind[:limit]]
+
+    def _whole(self, generation: Generation, first: StoredChunk, max_chars: int) -> StoredChunk:
+        version = self._versions[generation.generation_id, first.knowledge_database_item_id]
+        return replace(
+            first,
+            chunk_id=0,
+            chunk_index=None,
+            content=version.text[:max_chars],
+            content_hash=sha256(version.text.encode()).hexdigest(),
+            char_start=0,
+            char_end=len(version.text),
+            heading_path=(),
+            token_count=sum(one.chunk.token_count for one in version.chunks),
+        )
 
     def vectors_for(
         self, scope: Scope, generation: Generation, embed_hashes: Sequence[bytes]
@@ -190,6 +222,11 @@ def check_width(vector: Vector | VectorRow, generation: Generation) -> None:
             f"stores {generation.dimensions}.",
             hint="Set KSHIFT_EMBEDDING_MODEL and KSHIFT_EMBEDDING_DIMENSIONS back.",
         )
+
+
+def _place(item: StoredChunk) -> tuple[int, str]:
+    """Path order; here databases have ids and no names."""
+    return item.knowledge_database_id, item.file
 
 
 def _in_scope(version: ItemVersion, scope: Scope) -> bool:

@@ -112,7 +112,11 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A served chunk as the store returns it. score is the cosine, None when no vector was used."""
+    """
+    A served chunk as the store returns it, or a whole item: then chunk_index is None.
+
+    score is the cosine, None when no vector was used.
+    """
 
     chunk_id: int
     account_id: int
@@ -122,7 +126,7 @@ class StoredChunk:
     project_file_id: int
     item_name: str
     file: str
-    chunk_index: int
+    chunk_index: int | None
     content: str
     content_hash: str
     char_start: int

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kshift_knowledge.citations import format_for_prompt
+from kshift_knowledge.concat import CONCAT, concatenate
 from kshift_knowledge.errors import KshiftError
 from kshift_knowledge.packing import pack
 from kshift_knowledge.records import (
@@ -22,7 +23,7 @@ from kshift_knowledge.store import VectorStore
 
 TOP_K = 6  # product default, docs/decisions.md#top-k
 MAX_CHARS = 1500  # product default, docs/decisions.md#top-k
-MODES = ("vector",)
+MODES = ("vector", CONCAT)  # the first is the default
 NO_FILTERS = Filters()
 
 
@@ -88,6 +89,10 @@ class Retrieve:
         self._check_model(generation)
         if not scope.knowledge_database_ids:
             return _nothing(mode, generation, pins)
+        if mode == CONCAT:
+            return concatenate(
+                self._store, scope, generation, filters=filters, pins=pins, max_chars=max_chars
+            )
         question = self._embedder.embed_query(query, scope.account_id)
         embedded = time.perf_counter()
         pinned = self._pinned(scope, generation, pins, filters, question.vector)

@@ -78,6 +78,24 @@ class VectorStore(Protocol):
         score is the cosine with *vector*, None without one.
         """
 
+    def whole_items(
+        self,
+        scope: Scope,
+        generation: Generation,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+        *,
+        after: StoredChunk | None = None,
+        limit: int,
+        max_chars: int,
+    ) -> list[StoredChunk]:
+        """
+        Return items that have text, in path order, each as one chunk without an index.
+
+        after: the last item of an earlier call, to go on behind it. content is the beginning of
+        the item's text, at most max_chars of it; char_end is the length and content_hash the
+        SHA-256 of all of it.
+        """
+
     def vectors_for(
         self, scope: Scope, generation: Generation, embed_hashes: Sequence[bytes]
     ) -> Mapping[bytes, VectorRow]:

@@ -10,6 +10,7 @@ from served_api import ServedApi, bearer
 from werkzeug.test import TestResponse
 
 from kshift_api.schemas import ProblemDetails
+from kshift_knowledge.retrieval import MODES
 
 NAN, INFINITY = float("nan"), float("inf")
 NO_IDS = [
@@ -59,7 +60,7 @@ def test_a_number_beyond_every_float_is_a_value_and_not_bad_json(api: ServedApi)
         ("query", ["\ufdfd"], ["a\0b", "\ud800", "a\udfffb"]),
         ("top_k", [1, 50], [0, 51, -1, 10**9, 1.0, "6", True, None, NAN]),
         ("max_chars", [1, 100_000], [0, 100_001, -1, 10**9, 1.5, "9", None]),
-        ("mode", ["vector"], ["hybrid", "concat", "", None, 1, "VECTOR", "\ud800"]),
+        ("mode", list(MODES), ["magic", "", None, 1, "VECTOR", "\ud800"]),
         ("kind", ["text", None], ["", 1, "a\0", "x" * 1001, "\ud800"]),
         ("origin", ["scraped", "uploaded", None], ["", "other", 1, True, "Scraped"]),
         ("knowledge_database_ids", [[]], [None, {}, "1", 1, [None], [1] * 101]),
@@ -96,10 +97,10 @@ def test_a_hundred_databases_are_allowed(api: ServedApi) -> None:
 
 
 def test_an_unsupported_mode_is_told_which_are_supported(api: ServedApi) -> None:
-    problem = _problem(api.retrieve(mode="hybrid"), 422, "invalid_request")
+    problem = _problem(api.retrieve(mode="magic"), 422, "invalid_request")
 
     assert problem["errors"] == [
-        {"pointer": "/mode", "detail": "Mode is not supported; supported are: vector"}
+        {"pointer": "/mode", "detail": f"Mode is not supported; supported are: {', '.join(MODES)}"}
     ]
 
 

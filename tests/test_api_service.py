@@ -15,6 +15,7 @@ from kshift_api.problem_kinds import KINDS
 from kshift_api.server import remembered
 from kshift_knowledge.errors import NotReady
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.retrieval import MODES
 
 DOCS = Path(__file__).parents[1] / "docs" / "http.md"
 
@@ -182,7 +183,7 @@ def test_the_document_states_the_bounds() -> None:
         100_000,
         1500,
     )
-    assert properties["mode"]["enum"] == ["vector"]
+    assert properties["mode"]["enum"] == list(MODES)
 
 
 def test_the_documents_example_is_answered(api: ServedApi) -> None:

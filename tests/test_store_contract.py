@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -279,6 +280,57 @@ def test_named_scores_by_a_vector_and_keeps_to_a_kind(world: World, notes: Scope
 
     assert [chunk.content for chunk in found] == ["a0"]
     assert found[0].score == pytest.approx(1.0)
+
+
+def test_whole_items_come_in_path_order_each_with_what_all_of_it_is(
+    world: World, notes: Scope
+) -> None:
+    texts = {"b.md": ("Second.", "Its end."), "a/deep.md": ("First.",), "c.md": ("Third 🚲.",)}
+    for path, content in texts.items():
+        world.put(world.add_item(notes, path), *content, name=path, labels=["x"])
+
+    items = world.store.whole_items(notes, world.generation, limit=10, max_chars=9)
+
+    assert [(item.file, item.chunk_index, item.score) for item in items] == [
+        (path, None, None) for path in ("a/deep.md", "b.md", "c.md")
+    ]
+    assert [item.content for item in items] == ["First.", "Second.\n\n", "Third 🚲."]
+    whole = "Second.\n\nIts end."
+    assert (items[1].char_start, items[1].char_end) == (0, len(whole))
+    assert items[1].content_hash == sha256(whole.encode()).hexdigest()
+    first, rest = items[0], items[1:]
+    behind = world.store.whole_items(notes, world.generation, after=first, limit=10, max_chars=9)
+    assert behind == rest
+    assert world.store.whole_items(notes, world.generation, limit=1, max_chars=9) == [first]
+
+
+def test_whole_items_keep_to_scope_and_filters(world: World) -> None:
+    scope = world.add_scope("acme", "site", "notes", "blog")
+    foreign = world.add_scope("globex", "shop", "plans")
+    for place, about in (
+        (only(scope, scope.knowledge_database_ids[0]), {"name": "A", "labels": ["x"]}),
+        (only(scope, scope.knowledge_database_ids[1]), {"name": "B", "origin": "scraped"}),
+        (foreign, {"name": "A"}),
+    ):
+        world.put(world.add_item(place, "a.md"), "text", **about)
+
+    def names(scope: Scope, **filters: object) -> list[str]:
+        found = world.store.whole_items(
+            scope,
+            world.generation,
+            Filters(**filters),
+            limit=10,
+            max_chars=9,  # type: ignore[arg-type]
+        )
+        return [item.item_name for item in found]
+
+    assert names(scope) == ["A", "B"]
+    assert names(replace(scope, knowledge_database_ids=())) == []
+    assert names(only(foreign, scope.knowledge_database_ids[0])) == []
+    assert names(scope, origin="scraped") == ["B"]
+    assert names(scope, labels=("x",)) == ["A"]
+    assert names(scope, item_names=("B", "C")) == ["B"]
+    assert names(scope, kind="csv") == []
 
 
 def test_a_shorter_version_leaves_nothing_of_the_longer_one(world: World, notes: Scope) -> None:

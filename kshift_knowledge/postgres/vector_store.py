@@ -12,6 +12,7 @@ from kshift_knowledge.memory_store import check_version, check_width
 from kshift_knowledge.postgres import chunk_rows, kept_vectors
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.generations import served_generation, vector_table
+from kshift_knowledge.postgres.whole_items import in_path_order
 from kshift_knowledge.records import Filters, Generation, ItemVersion, Scope, StoredChunk, Vector
 from kshift_knowledge.store import VectorRow
 
@@ -199,6 +200,21 @@ class PgVectorStore:
         with self._database.scoped(scope) as conn:
             rows = conn.execute(statement, values, binary=True).fetchall()
         return [chunk_rows.stored_chunk(row) for row in rows]
+
+    def whole_items(
+        self,
+        scope: Scope,
+        generation: Generation,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+        *,
+        after: StoredChunk | None = None,
+        limit: int,
+        max_chars: int,
+    ) -> list[StoredChunk]:
+        with self._database.scoped(scope) as conn:
+            return in_path_order(
+                conn, scope, generation, filters, after=after, limit=limit, max_chars=max_chars
+            )
 
     def vectors_for(
         self, scope: Scope, generation: Generation, embed_hashes: Sequence[bytes]
