@@ -13,8 +13,8 @@ from kshift_api.bodies import read_json
 from kshift_api.problems import Problem
 from kshift_api.schemas import RetrieveRequest
 from kshift_api.services import ApiServices
-from kshift_knowledge.answers import Question, answer
-from kshift_knowledge.postgres import catalog
+from kshift_knowledge.answers import Asker, Question, answer
+from kshift_knowledge.postgres import automations, catalog
 from kshift_knowledge.postgres.generations import served_generation
 from kshift_knowledge.records import ApiKey, Filters, Generation, Scope
 
@@ -28,13 +28,13 @@ def retrieve_blueprint(services: ApiServices) -> Blueprint:
         key = calling_key()
         if body.account_id not in (None, key.account_id):
             raise Problem("account_mismatch")
-        scope, generation = _narrow(services, key, body)
+        scope, generation, preferences = _narrow(services, key, body)
         response = answer(
             services.database,
             services.retrieve_for(generation),
-            _question(services, body),
+            _question(services, body, preferences),
             scope,
-            key_id=key.key_id,
+            Asker(key.key_id, keeps_query=services.keeps_query),
         )
         services.metrics.count_query_tokens(response["usage"]["embedding_tokens"])
         return response
@@ -53,14 +53,19 @@ def retrieve_blueprint(services: ApiServices) -> Blueprint:
     return blueprint
 
 
-def _narrow(services: ApiServices, key: ApiKey, body: RetrieveRequest) -> tuple[Scope, Generation]:
+def _narrow(
+    services: ApiServices, key: ApiKey, body: RetrieveRequest
+) -> tuple[Scope, Generation, tuple[str, ...]]:
     wanted = Scope(key.account_id, body.project_id, tuple(body.knowledge_database_ids))
     with services.database.scoped(wanted) as conn:
         scope = catalog.narrow(conn, key, wanted.project_id, wanted.knowledge_database_ids)
-        return scope, served_generation(conn, scope)
+        preferences = automations.preferences(conn, scope.account_id, scope.project_id)
+        return scope, served_generation(conn, scope), preferences
 
 
-def _question(services: ApiServices, body: RetrieveRequest) -> Question:
+def _question(
+    services: ApiServices, body: RetrieveRequest, preferences: tuple[str, ...]
+) -> Question:
     said = body.model_fields_set
     return Question(
         body.query,
@@ -69,6 +74,7 @@ def _question(services: ApiServices, body: RetrieveRequest) -> Question:
         body.top_k if "top_k" in said else services.top_k,
         body.max_chars if "max_chars" in said else services.max_chars,
         body.mode,
+        preferences,
     )
 
 

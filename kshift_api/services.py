@@ -27,6 +27,7 @@ class ApiServices:
     the server has threads, so that `/healthz` always answers.
     key_cache_s: how long a revoked key may still work.
     body_timeout_s: how long a body may take to arrive.
+    keeps_query: whether receipts keep a question's text and vector, or its hash alone.
     """
 
     database: Database
@@ -38,4 +39,5 @@ class ApiServices:
     max_in_flight: int = 56
     key_cache_s: float = 2.0
     body_timeout_s: float = 10.0
+    keeps_query: bool = True
     metrics: Metrics = field(default_factory=Metrics)

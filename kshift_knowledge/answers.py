@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from kshift_knowledge.citations import citation_path, citation_payload
 from kshift_knowledge.postgres import receipts
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.preferences import without_preferences
 from kshift_knowledge.records import Filters, Hit, Retrieval, Scope
 from kshift_knowledge.retrieval import MAX_CHARS, MODES, NO_FILTERS, TOP_K, Retrieve
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its limits, checked already; the scope travels beside it."""
+    """
+    A question with its limits, checked already; the scope travels beside it.
+
+    preferences: the preference lines of the project's automations; they are not searched.
+    """
 
     query: str
     filters: Filters = NO_FILTERS
@@ -23,6 +29,23 @@ class Question:
     top_k: int = TOP_K
     max_chars: int = MAX_CHARS
     mode: str = MODES[0]
+    preferences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """
+    For whom a question is answered, as the receipt says it; all None on the command line.
+
+    keeps_query: whether the receipt keeps the question's text and vector, or its hash alone.
+    """
+
+    key_id: str | None = None
+    automation_id: int | None = None
+    keeps_query: bool = True
+
+
+SOMEBODY = Asker()
 
 
 def answer(
@@ -30,16 +53,19 @@ def answer(
     retrieve: Retrieve,
     question: Question,
     scope: Scope,
+    asker: Asker = SOMEBODY,
     *,
-    key_id: str | None = None,
+    prompt_of: Callable[[Retrieval], str] | None = None,
 ) -> dict[str, Any]:
     """
     Return the response of `POST /v1/retrieve`; there is none without its receipt.
 
-    database: the reader's. Raises what Retrieve raises, and StoreUnavailable.
+    database: the reader's. prompt_of: makes what is handed on of what was found; the response
+    has it as `prompt`, the receipt keeps it. Raises what Retrieve raises, and StoreUnavailable.
     """
+    searched, left_out = without_preferences(question.query, question.preferences)
     retrieval = retrieve(
-        question.query,
+        searched,
         scope,
         filters=question.filters,
         pins=question.pins,
@@ -48,6 +74,8 @@ def answer(
         mode=question.mode,
     )
     response = answer_payload(uuid.uuid4(), retrieval)
+    if prompt_of is not None:
+        response["prompt"] = prompt_of(retrieval)
     with database.scoped(scope) as conn:
         receipts.record(
             conn,
@@ -60,8 +88,11 @@ def answer(
                 "pins": question.pins,
                 "top_k": question.top_k,
                 "max_chars": question.max_chars,
+                "preferences_left_out": left_out,
             },
-            key_id=key_id,
+            key_id=asker.key_id,
+            automation_id=asker.automation_id,
+            keeps_query=asker.keeps_query,
         )
     return response
 

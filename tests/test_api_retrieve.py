@@ -182,6 +182,7 @@ def test_every_answer_leaves_a_receipt_of_what_was_asked_used_and_cut(api: Serve
         "pins": ["Nope"],
         "top_k": 6,
         "max_chars": 60,
+        "preferences_left_out": [],
     }
     hits = receipt["hits"]
     assert all(hit.pop("revision") > 0 for hit in hits)
