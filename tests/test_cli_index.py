@@ -136,10 +136,14 @@ def test_a_tree_that_went_away_is_refused(line: CommandLine) -> None:
     away = line.tree.rename(line.folder / "unmounted")
     try:
         missing = line.json("index", exit_code=4)
+        line.tree.write_text("a file")
+        unreadable = line.json("index", exit_code=4)
+        line.tree.unlink()
     finally:
         away.rename(line.tree)
 
     assert missing["error"]["code"] == "knowledge_dir_missing"
+    assert unreadable["error"]["code"] == "knowledge_dir_unreadable"
 
 
 def test_another_tree_than_the_homes_is_refused(line: CommandLine) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from command_line import DIMENSIONS, CommandLine, command_line, plain_environment
+from command_line import DIMENSIONS, KSHIFT, TIMEOUT_S, CommandLine, command_line, plain_environment
 
 from kshift_knowledge.postgres.keys import hash_of
 
@@ -67,6 +69,25 @@ def test_status_for_people_is_whole_in_a_pipe(line: CommandLine) -> None:
     rows = [row.split() for row in done.stdout.splitlines()]
     assert ["acme/shop/audience", "0", "1", "1", "0", "1"] in [row[:6] for row in rows]
     assert "failed: acme/shop/audience/broken.md [not_utf8, attempt 1]" in done.stderr
+
+
+def test_a_watched_status_shows_itself_until_ctrl_c(line: CommandLine) -> None:
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [KSHIFT, "status", "--watch"],
+        env=line.environment(),
+        cwd=line.folder,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"acme/shop/audience" not in shown:
+            shown += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(TIMEOUT_S) == 0
+    os.close(ours)
 
 
 def test_ask_answers_from_the_databases_that_are_named_and_no_other(line: CommandLine) -> None:

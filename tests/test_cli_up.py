@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,14 +46,14 @@ class Running:
     def key(self) -> str:
         return next(word for word in self.curl if word.startswith("Authorization")).split()[-1]
 
-    def retrieve(self, **changes: Any) -> Any:
+    def retrieve(self, key: str = "", **changes: Any) -> Any:
         """Send the offered request, with some changes, as the offered curl would."""
         url = next(word for word in self.curl if word.startswith("http"))
         request = urllib.request.Request(
             url,
             data=json.dumps(json.loads(self.curl[-1]) | changes).encode(),
             headers={
-                "Authorization": f"Bearer {self.key}",
+                "Authorization": f"Bearer {key or self.key}",
                 "Content-Type": "application/json",
             },
         )
@@ -127,10 +129,32 @@ def test_a_handed_over_index_is_done_by_the_daemon(up: Running) -> None:
 
 def test_the_dagster_page_listens_on_loopback_alone(up: Running) -> None:
     port = int(up.line.settings["KSHIFT_DAGSTER_PORT"])
+    assert f"Dagster  http://127.0.0.1:{port}\n" in up.said
 
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=30) as answer:
         assert json.load(answer)["dagster_webserver_version"]
     assert _listening_addresses(port) == {"127.0.0.1"}
+
+
+def test_a_created_key_opens_the_api_until_it_is_revoked(up: Running) -> None:
+    made = up.line.json(
+        *("keys", "create", "--account", "acme", "--project", "shop", "--database", "profile")
+    )
+    assert up.retrieve(key=made["key"])["hits"]
+
+    up.line.run("keys", "revoke", made["id"])
+
+    wait_for(lambda: _is_refused(up, made["key"]), within_s=EDIT_S)
+
+
+def test_a_program_that_is_killed_is_started_again(up: Running) -> None:
+    before = _api_processes(up)
+
+    os.kill(min(before), signal.SIGKILL)
+
+    wait_for(lambda: (now := _api_processes(up)) and not now & before, within_s=READY_S)
+    wait_for(lambda: _is_answered(up), within_s=READY_S)
+    assert any(line.startswith("api ended (-9)") for line in up.said)
 
 
 def test_a_second_up_is_told_that_the_port_is_taken(up: Running) -> None:
@@ -164,8 +188,28 @@ def test_term_stops_every_process_and_revokes_the_offered_key(up: Running) -> No
     assert up.process.wait(STOP_S) == 0
     assert up.line.processes() == {}
     assert not EmbeddedServer(up.line.home).is_running()
-    (key,) = up.line.json("keys", "list")["keys"]
-    assert (key["id"], key["revoked_at"] is not None) == (up.key.split("_")[1], True)
+    revoked = {key["id"]: key["revoked_at"] for key in up.line.json("keys", "list")["keys"]}
+    assert revoked[up.key.split("_")[1]] is not None
+
+
+def _is_refused(up: Running, key: str) -> bool:
+    try:
+        up.retrieve(key=key)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code == 401
+    return False
+
+
+def _api_processes(up: Running) -> set[int]:
+    return {pid for pid, command in up.line.processes().items() if "kshift_api" in command}
+
+
+def _is_answered(up: Running) -> bool:
+    try:
+        return bool(up.retrieve()["hits"])
+    except OSError:
+        return False
 
 
 def _listening_addresses(port: int) -> set[str]:
