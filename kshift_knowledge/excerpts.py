@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from kshift_knowledge.citations import prompt_block
 from kshift_knowledge.records import Dropped, Hit, StoredChunk
-from kshift_knowledge.seams import character_border, last_word_end
+from kshift_knowledge.seams import character_border, last_word_end, text_end
 from kshift_knowledge.units import Span, sentence_ends
 
 _JOINT = "\n\n"  # between two hits in the context
@@ -36,11 +37,19 @@ class Choice:
     """
     What may be packed: chunks in the order of their hits, excerpts in the order of their worth.
 
-    Every chunk has an excerpt. Among ranked chunks, each stands where its first excerpt does.
+    Every chunk has an excerpt. Ranked chunks stand where their first excerpts do; pinned ones may
+    keep an order of their own.
     """
 
     chunks: Sequence[StoredChunk] = ()
     excerpts: Sequence[Excerpt] = ()
+
+    @classmethod
+    def ranked(cls, chunks: Iterable[StoredChunk], excerpts: Iterable[Excerpt]) -> Self:
+        """Return the choice of *chunks*, in any order, by the order of their *excerpts* alone."""
+        by_id = {chunk.chunk_id: chunk for chunk in chunks}
+        kept = [excerpt for excerpt in excerpts if excerpt.chunk_id in by_id]
+        return cls([by_id[number] for number in dict.fromkeys(e.chunk_id for e in kept)], kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +129,9 @@ class _Filling:
         """Pack what fits of a first sentence that is longer than the whole budget."""
         at = min(len(text), self._max_chars)
         while at >= _SMALLEST_PART_CHARS:
+            at = text_end(text, at)
             at = last_word_end(text, at // 2, at) or character_border(text, 0, at)
-            if self.add(chunk.chunk_id, [(start, start + len(text[:at].rstrip()))]):
+            if self.add(chunk.chunk_id, [(start, start + text_end(text, at))]):
                 return
             at -= 1
 

@@ -10,7 +10,12 @@ import numpy as np
 from kshift_knowledge.embedded_text import embedded_text
 from kshift_knowledge.lexical import Lexemes, lexemes
 from kshift_knowledge.records import Chunk
-from kshift_knowledge.seams import character_border, last_word_end, next_character_border
+from kshift_knowledge.seams import (
+    character_border,
+    last_word_end,
+    next_character_border,
+    text_end,
+)
 from kshift_knowledge.tokens import TokenCounter
 from kshift_knowledge.units import Span, Unit, find_units, visible_spans
 
@@ -109,6 +114,7 @@ def _cut(text: str, start: int, target: int) -> int:
     """Return the last good place within *target* bytes behind *start*, or behind the first sign."""
     fitting = len(text[start : start + target].encode()[:target].decode(errors="ignore"))
     limit = max(start + fitting, next_character_border(text, start, start + 1))
+    limit = text_end(text, limit)
     return last_word_end(text, start, limit) or character_border(text, start, limit)
 
 

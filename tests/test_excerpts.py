@@ -54,9 +54,8 @@ def choices(draw: st.DrawFn, first_id: int = 1) -> Choice:
         for number, content in enumerate(contents)
         if content.strip()
     }
-    passages = draw(st.permutations([p for chunk in chunks.values() for p in passages_of(chunk)]))
-    ranked = dict.fromkeys(passage.chunk_id for passage in passages)
-    return Choice([chunks[chunk_id] for chunk_id in ranked], passages)
+    passages = [passage for chunk in chunks.values() for passage in passages_of(chunk)]
+    return Choice.ranked(chunks.values(), draw(st.permutations(passages)))
 
 
 budgets = st.one_of(st.integers(1, 300), st.integers(1, 3000))
@@ -226,6 +225,15 @@ def test_an_escaped_header_counts_in_the_budget(spare: int, hits: int) -> None:
 
 def test_nothing_to_pack_is_an_empty_context() -> None:
     assert pack(Choice(), 1500) == Packed((), ())
+
+
+def test_ranked_chunks_stand_where_their_first_passages_do() -> None:
+    first, second, third = (note(" ".join(SENTENCES), "A", number) for number in (1, 2, 3))
+    passages = [*passages_of(third), *passages_of(first), *passages_of(second)]
+
+    ranked = Choice.ranked([first, third], passages)
+
+    assert ranked == Choice([third, first], passages[: len(passages) * 2 // 3])
 
 
 # Pins

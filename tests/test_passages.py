@@ -138,10 +138,11 @@ def test_a_full_stop_inside_a_sentence_does_not_part_it() -> None:
     assert cut("Bring tools, e.g. a pump. Then go.", 4)[0] == "Bring tools, e.g. a pump."
 
 
-def test_a_long_sentence_is_parted_between_words() -> None:
+@pytest.mark.parametrize("tokens", range(4, 17))
+def test_a_long_sentence_is_parted_between_words(tokens: int) -> None:
     words = "pedal " * 60
 
-    passages = cut(words.strip(), 16)
+    passages = cut(words.strip(), tokens)
 
     assert len(passages) > 4
     assert all(set(passage.split()) == {"pedal"} for passage in passages)
