@@ -9,13 +9,22 @@ from uuid import UUID
 
 import dagster as dg
 
-from kshift_assets.events import CHUNKS, CODE_VERSION, EMBEDDINGS, FILES, record_outcomes
+from kshift_assets.events import (
+    CHUNKS,
+    CODE_VERSION,
+    EMBEDDINGS,
+    FILES,
+    STEP,
+    Announcement,
+    announce,
+)
 from kshift_assets.partitions import knowledge_items
 from kshift_assets.resources import KnowledgeIndex
-from kshift_assets.run_tags import BATCH_TAG, HOLDER_TAG
+from kshift_assets.run_tags import BATCH_TAG, HOLDER_TAG, LOCKED_TAG
 from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.records import ItemOutcome
-from kshift_knowledge.indexing.runs import index_batch, index_keys, stage_keys
+from kshift_knowledge.indexing.runs import index_batch, index_keys, set_announced, stage_keys
+from kshift_knowledge.postgres import run_lock
 
 GROUP = "knowledge"
 OWNERS = ["team:kshift"]
@@ -42,7 +51,7 @@ served_table = dg.AssetSpec(
 
 
 @dg.multi_asset(
-    name="index_items",
+    name=STEP,
     specs=[
         dg.AssetSpec(
             CHUNKS,
@@ -75,17 +84,18 @@ def index_items(
     """
     Index the items of a batch, or of the partitions that a person chose.
 
-    The events of each item are stored by record_outcomes, so no output is yielded: an output
-    would give every partition of the run one and the same result.
+    The events of each item are stored by announce, so no output is yielded: an output would give
+    every partition of the run one and the same result.
     """
+    run = context.run
     outcomes: list[ItemOutcome] = []
-    tags = context.run.tags
-    with index.open() as services:
+    with index.open() as services, run_lock.held(services.database, UUID(run.run_id)):
+        context.instance.add_run_tags(run.run_id, {LOCKED_TAG: run.run_id})
+        batch_id = UUID(run.tags[BATCH_TAG]) if BATCH_TAG in run.tags else None
         if EMBEDDINGS not in context.selected_asset_keys:
             stage_keys(services, context.partition_keys, on_outcome=outcomes.append)
-        elif BATCH_TAG in tags:
-            is_held = tags.get(HOLDER_TAG) == str(os.getpid())
-            batch_id = UUID(tags[BATCH_TAG])
+        elif batch_id is not None:
+            is_held = run.tags.get(HOLDER_TAG) == str(os.getpid())
             index_batch(services, batch_id, on_outcome=outcomes.append, is_held=is_held)
         else:
             index_keys(
@@ -95,7 +105,10 @@ def index_items(
                 from_staged=CHUNKS not in context.selected_asset_keys,
             )
         failpoint("outcomes_done")
-        record_outcomes(context, services.generation, outcomes)
+        news = [Announcement.of(outcome) for outcome in outcomes]
+        announce(context.instance, run, services.generation, news, context.selected_asset_keys)
+        if batch_id is not None:
+            set_announced(services, batch_id)
     _fail_if_any_failed(context, outcomes)
     yield from ()
 

@@ -1,9 +1,10 @@
-"""Asset events for exactly the items that a run handled, stored in one batch."""
+"""Asset events for exactly the items that a run handled, stored many at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 import dagster as dg
@@ -28,11 +29,42 @@ CODE_VERSION = "1"  # of the pipeline; goes up with chunker.PIPELINE_VERSION
 _DEBUG = 10
 _EVENTS_AT_ONCE = 1000  # one INSERT each
 
+STEP = "index_items"
+
 _DONE = ("indexed", "unchanged")
 
 
-def record_outcomes(
-    context: dg.AssetExecutionContext, generation: Generation, outcomes: Sequence[ItemOutcome]
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What Dagster is told of one item; cost: more metadata, where the run that knew it lived."""
+
+    partition_key: str
+    status: str
+    revision: int
+    chunks: int
+    tokens: int
+    source_hash: str
+    cost: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, outcome: ItemOutcome) -> Announcement:
+        return cls(
+            outcome.item.partition_key,
+            outcome.status,
+            outcome.item.revision,
+            outcome.chunks,
+            outcome.tokens,
+            outcome.source_hash,
+            (("chunks_embedded", outcome.embedded), ("chunks_reused", outcome.reused)),
+        )
+
+
+def announce(
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    generation: Generation,
+    announcements: Sequence[Announcement],
+    assets: Collection[dg.AssetKey] = (CHUNKS, EMBEDDINGS),
 ) -> None:
     """
     Tell Dagster what became of each item of a run.
@@ -44,67 +76,57 @@ def record_outcomes(
     events of one type and one asset, for which it writes few rows at once (0.25 ms an event where
     log_event takes 8 ms), so there is one batch for each: docs/decisions.md#one-run.
     """
-    done = [outcome for outcome in outcomes if outcome.status in _DONE]
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    batches = [[_observed_file(context, outcome) for outcome in done]]
+    done = [one for one in announcements if one.status in _DONE]
+    failed = [one for one in announcements if one.status == "failed"]
+    batches = [[_observed_file(run, one) for one in done]]
     for asset_key in (CHUNKS, EMBEDDINGS):
-        if asset_key in context.selected_asset_keys:
-            batches.append([_materialized(context, generation, asset_key, one) for one in done])
-            batches.append([_planned(context, asset_key, outcome) for outcome in failed])
+        if asset_key in assets:
+            batches.append([_materialized(run, generation, asset_key, one) for one in done])
+            batches.append([_planned(run, asset_key, one) for one in failed])
     for batch in batches:
         for start in range(0, len(batch), _EVENTS_AT_ONCE):
-            context.instance.event_log_storage.store_event_batch(
-                [_entry(context, event) for event in batch[start : start + _EVENTS_AT_ONCE]]
+            instance.event_log_storage.store_event_batch(
+                [_entry(run, event) for event in batch[start : start + _EVENTS_AT_ONCE]]
             )
 
 
-def _observed_file(context: dg.AssetExecutionContext, outcome: ItemOutcome) -> DagsterEvent:
+def _observed_file(run: dg.DagsterRun, one: Announcement) -> DagsterEvent:
     observation = dg.AssetObservation(
-        FILES,
-        partition=outcome.item.partition_key,
-        tags={DATA_VERSION_TAG: outcome.source_hash},
+        FILES, partition=one.partition_key, tags={DATA_VERSION_TAG: one.source_hash}
     )
-    return _event(context, DagsterEventType.ASSET_OBSERVATION, AssetObservationData(observation))
+    return _event(run, DagsterEventType.ASSET_OBSERVATION, AssetObservationData(observation))
 
 
 def _materialized(
-    context: dg.AssetExecutionContext,
-    generation: Generation,
-    asset_key: dg.AssetKey,
-    outcome: ItemOutcome,
+    run: dg.DagsterRun, generation: Generation, asset_key: dg.AssetKey, one: Announcement
 ) -> DagsterEvent:
     materialization = dg.AssetMaterialization(
         asset_key,
-        partition=outcome.item.partition_key,
+        partition=one.partition_key,
         metadata={
-            "dagster/row_count": dg.MetadataValue.int(outcome.chunks),
-            "chunks_embedded": dg.MetadataValue.int(outcome.embedded),
-            "chunks_reused": dg.MetadataValue.int(outcome.reused),
-            "tokens": dg.MetadataValue.int(outcome.tokens),
-            "status": dg.MetadataValue.text(outcome.status),
-            "revision": dg.MetadataValue.int(outcome.item.revision),
+            "dagster/row_count": dg.MetadataValue.int(one.chunks),
+            **{name: dg.MetadataValue.int(count) for name, count in one.cost},
+            "tokens": dg.MetadataValue.int(one.tokens),
+            "status": dg.MetadataValue.text(one.status),
+            "revision": dg.MetadataValue.int(one.revision),
             "generation": dg.MetadataValue.int(generation.generation_id),
             "model": dg.MetadataValue.text(generation.model),
         },
         tags={
-            DATA_VERSION_TAG: data_version(generation, asset_key, outcome.source_hash),
+            DATA_VERSION_TAG: data_version(generation, asset_key, one.source_hash),
             CODE_VERSION_TAG: CODE_VERSION,
         },
     )
     return _event(
-        context,
-        DagsterEventType.ASSET_MATERIALIZATION,
-        StepMaterializationData(materialization, []),
+        run, DagsterEventType.ASSET_MATERIALIZATION, StepMaterializationData(materialization, [])
     )
 
 
-def _planned(
-    context: dg.AssetExecutionContext, asset_key: dg.AssetKey, outcome: ItemOutcome
-) -> DagsterEvent:
+def _planned(run: dg.DagsterRun, asset_key: dg.AssetKey, one: Announcement) -> DagsterEvent:
     return _event(
-        context,
+        run,
         DagsterEventType.ASSET_MATERIALIZATION_PLANNED,
-        AssetMaterializationPlannedData(asset_key, partition=outcome.item.partition_key),
+        AssetMaterializationPlannedData(asset_key, partition=one.partition_key),
     )
 
 
@@ -116,24 +138,22 @@ def data_version(generation: Generation, asset_key: dg.AssetKey, source_hash: st
     return sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def _event(
-    context: dg.AssetExecutionContext, event_type: DagsterEventType, data: object
-) -> DagsterEvent:
+def _event(run: dg.DagsterRun, event_type: DagsterEventType, data: object) -> DagsterEvent:
     return DagsterEvent(
         event_type_value=event_type.value,
-        job_name=context.run.job_name,
-        step_key=context.get_step_execution_context().step.key,
+        job_name=run.job_name,
+        step_key=STEP,
         event_specific_data=data,  # type: ignore[arg-type]
         message="",
     )
 
 
-def _entry(context: dg.AssetExecutionContext, event: DagsterEvent) -> EventLogEntry:
+def _entry(run: dg.DagsterRun, event: DagsterEvent) -> EventLogEntry:
     return EventLogEntry(  # type: ignore[no-untyped-call]
         error_info=None,
         level=_DEBUG,
         user_message="",
-        run_id=context.run.run_id,
+        run_id=run.run_id,
         timestamp=time.time(),
         step_key=event.step_key,
         job_name=event.job_name,

@@ -15,7 +15,8 @@ import dagster as dg
 
 from kshift_assets.definitions import defs
 from kshift_assets.jobs import index_job
-from kshift_assets.partitions import follow
+from kshift_assets.partitions import PARTITION_SET, follow
+from kshift_assets.recovery import recover
 from kshift_assets.resources import OpenIndex
 from kshift_assets.run_tags import batch_tags, is_queued
 from kshift_knowledge.errors import KshiftError, NotReady
@@ -63,6 +64,7 @@ def index_once(
     reports: list[ScanReport] = []
     figures: list[dict[str, int | float]] = []
     with _open_instance(dagster_home) as instance:
+        recover(instance, services)
         while True:
             report = look(
                 services.database,

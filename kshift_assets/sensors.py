@@ -9,6 +9,7 @@ import dagster as dg
 
 from kshift_assets.jobs import index_job
 from kshift_assets.partitions import follow
+from kshift_assets.recovery import recover
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.run_tags import batch_tags, is_queued
 from kshift_knowledge.errors import Refused
@@ -33,6 +34,7 @@ def knowledge_files_sensor(
 ) -> dg.RunRequest | dg.SkipReason:
     pace = Pace.starting_now(TICK_LIMIT_S)
     with index.open() as services:
+        recover(context.instance, services)
         try:
             report = look(
                 services.database,

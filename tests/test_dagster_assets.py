@@ -2,77 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import dagster as dg
 import pytest
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster_workshop import Dagster, knowledge_items, open_dagster
 from postgres_server import PostgresServer
-from workshop import DATABASE, Workshop, open_workshop, sections
+from workshop import DATABASE, sections
 
-from kshift_assets import launch
-from kshift_assets.assets import index_items
 from kshift_assets.definitions import defs
 from kshift_assets.events import CHUNKS, EMBEDDINGS
-from kshift_assets.instance import WORKSPACE, prepare_dagster_home
+from kshift_assets.instance import WORKSPACE
 from kshift_assets.partitions import PARTITION_SET, sync_partitions
-from kshift_assets.resources import OpenIndex
 from kshift_assets.run_tags import BATCH_TAG
-from kshift_assets.sensors import knowledge_files_sensor
-from kshift_knowledge.postgres.database import Database
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
 
 
-class Dagster:
-    """A workshop with the instance that its runs are recorded in."""
-
-    def __init__(self, workshop: Workshop, home: Path, instance: dg.DagsterInstance) -> None:
-        self.workshop = workshop
-        self.home = home
-        self.instance = instance
-
-    def index(self) -> launch.IndexReport:
-        return launch.index_once(self.workshop.services, self.home, talk=lambda line: None)
-
-    def materialize(self, *assets: dg.AssetKey, **options: object) -> dg.ExecuteInProcessResult:
-        """What a person does on the asset's page."""
-        return dg.materialize(
-            [index_items],
-            instance=self.instance,
-            selection=dg.AssetSelection.assets(*assets),
-            resources={"index": OpenIndex(self.workshop.services)},
-            raise_on_error=False,
-            **options,  # type: ignore[arg-type]
-        )
-
-    def statuses(self, asset: dg.AssetKey) -> dict[str, str]:
-        """The status of each partition as the page shows it, by path."""
-        partitions = self.instance.get_dynamic_partitions(PARTITION_SET)
-        found = self.instance.get_status_by_partition(asset, partitions, knowledge_items())
-        assert found is not None
-        return {
-            key.removeprefix(f"{DATABASE}/"): "none" if status is None else status.value
-            for key, status in found.items()
-        }
-
-
-def knowledge_items() -> dg.PartitionsDefinition[str]:
-    return dg.DynamicPartitionsDefinition(name=PARTITION_SET)
-
-
 @pytest.fixture
 def dagster(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Dagster]:
-    with postgres_server.fresh_database(with_dagster=True) as urls:
-        home = prepare_dagster_home(tmp_path / "dagster", urls.dagster_url)
-        with (
-            Database(urls.writer_url, max_connections=20) as database,
-            open_workshop(tmp_path / "tree", database) as workshop,
-            dg.DagsterInstance.from_config(str(home)) as instance,
-        ):
-            yield Dagster(workshop, home, instance)
+    with open_dagster(tmp_path, postgres_server) as opened:
+        yield opened
 
 
 def test_any_change_set_is_one_run_with_each_items_own_figures(dagster: Dagster) -> None:
@@ -234,15 +187,15 @@ def test_the_sensor_asks_for_one_run_and_then_skips(dagster: Dagster) -> None:
     for number in range(5):
         workshop.write(f"{number}.md", sections(f"n{number}"))
 
-    first = tick(dagster)
-    second = tick(dagster)
+    first = dagster.tick()
+    second = dagster.tick()
 
     assert isinstance(first, dg.RunRequest)
     assert first.run_key == first.tags[BATCH_TAG]
     assert isinstance(second, dg.RunRequest), "no run was launched, so the batch is taken up anew"
     assert second.run_key != first.run_key
     workshop.run(UUID(second.tags[BATCH_TAG]))
-    assert isinstance(tick(dagster), dg.SkipReason)
+    assert isinstance(dagster.tick(), dg.SkipReason)
 
 
 def test_the_sensor_survives_a_tree_that_is_not_there(dagster: Dagster) -> None:
@@ -250,7 +203,7 @@ def test_the_sensor_survives_a_tree_that_is_not_there(dagster: Dagster) -> None:
     dagster.index()
     dagster.workshop.root.rename(dagster.workshop.root.with_name("away"))
 
-    skipped = tick(dagster)
+    skipped = dagster.tick()
 
     assert isinstance(skipped, dg.SkipReason)
     assert "does not exist" in (skipped.skip_message or "")
@@ -306,13 +259,3 @@ def test_syncing_partitions_adds_and_removes_only_what_differs(dagster: Dagster)
         calls.append(",".join(sorted(dagster.instance.get_dynamic_partitions(PARTITION_SET))))
 
     assert calls == ["a,b", "b,c", "b,c"]
-
-
-def tick(dagster: Dagster) -> object:
-    context = dg.build_sensor_context(
-        instance=dagster.instance,
-        resources={"index": OpenIndex(dagster.workshop.services)},
-        definitions=defs,
-    )
-    evaluate: Callable[..., object] = knowledge_files_sensor
-    return evaluate(context)

@@ -88,6 +88,11 @@ def index_batch(
         return _index_held_batch(services, batch_id, on_outcome) if is_ours else Figures()
 
 
+def set_announced(services: IndexServices, batch_id: UUID) -> None:
+    """Note that the world outside our tables knows what became of the batch's items."""
+    transact(services.database, lambda conn: batches.set_announced(conn, batch_id))
+
+
 def index_keys(
     services: IndexServices, keys: Sequence[str], *, on_outcome: Report, from_staged: bool = False
 ) -> Figures:

@@ -34,6 +34,20 @@ SELECT c.knowledge_database_item_id, c.account_id, c.project_id, c.knowledge_dat
  ORDER BY c.account_id, c.project_id, c.knowledge_database_item_id
 """
 
+_SETTLED = """
+SELECT i.partition_key, i.state, i.revision, coalesce(x.chunk_count, 0),
+       coalesce(x.token_count, 0), coalesce(x.source_hash, '')
+  FROM index_batches b
+  JOIN knowledge_database_items i ON i.state IN ('indexed', 'failed')
+  JOIN projects p ON p.project_id = i.project_id
+  LEFT JOIN indexed_items x
+    ON x.knowledge_database_item_id = i.knowledge_database_item_id
+   AND x.generation_id = p.served_generation_id
+ WHERE b.batch_id = %s
+   AND b.created_at <= CASE i.state WHEN 'failed' THEN i.failed_at ELSE x.indexed_at END
+ ORDER BY i.partition_key
+"""
+
 
 def open_batch(conn: Conn) -> UUID:
     row = conn.execute("INSERT INTO index_batches DEFAULT VALUES RETURNING batch_id").fetchone()
@@ -137,6 +151,29 @@ def figures(conn: Conn, batch_id: UUID) -> dict[str, Any]:
         "SELECT figures FROM index_batches WHERE batch_id = %s", (batch_id,)
     ).fetchone()
     return dict(row[0]) if row else {}
+
+
+def set_announced(conn: Conn, batch_id: UUID) -> None:
+    """Note that Dagster was told what became of the batch's items."""
+    conn.execute("UPDATE index_batches SET announced_at = now() WHERE batch_id = %s", (batch_id,))
+
+
+def unannounced(conn: Conn) -> dict[UUID, bool]:
+    """Batches of which Dagster was not told, and whether each is older than an hour."""
+    rows = conn.execute(
+        "SELECT batch_id, created_at < now() - interval '1 hour' FROM index_batches"
+        " WHERE announced_at IS NULL ORDER BY created_at"
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def settled_since(conn: Conn, batch_id: UUID) -> list[tuple[str, str, int, int, int, str]]:
+    """
+    Items that came to an end since the batch was made.
+
+    As (partition key, "indexed" or "failed", revision, chunks, tokens, source hash).
+    """
+    return conn.execute(_SETTLED, (batch_id,)).fetchall()
 
 
 def set_unchanged(conn: Conn, ids: Sequence[int], signatures: Sequence[str]) -> None:
