@@ -22,7 +22,7 @@ PASSAGE_WORDS = 0.3
 SHORTLIST = 100  # chunks whose passages are looked at: docs/decisions.md#shortlist
 COPY_SHARE = 0.8  # of the words in either of two passages, those in both: one copies the other
 COPY_PENALTY = 0.05  # for each passage before that says the same
-_COMPARED = 64  # passages that are compared with each other; a context holds about eight
+_COMPARED = 64  # passages compared with each other; 1,500 characters hold about seven
 
 
 @dataclass(frozen=True, slots=True, eq=False)
