@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import dagster as dg
+import sqlalchemy.event
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.pool import Pool
 
 from kshift_assets.definitions import defs
 from kshift_assets.jobs import index_job
@@ -140,7 +145,17 @@ def _open_instance(dagster_home: Path) -> Iterator[dg.DagsterInstance]:
         instance.optimize_for_webserver(
             statement_timeout=_STATEMENT_TIMEOUT_MS, pool_recycle=_RECYCLE_S, max_overflow=4
         )
-        yield instance
+        sqlalchemy.event.listen(Pool, "checkout", _refuse_dead)
+        try:
+            yield instance
+        finally:
+            sqlalchemy.event.remove(Pool, "checkout", _refuse_dead)
+
+
+def _refuse_dead(connection: Any, *_: object) -> None:
+    """Replace an idle connection that has something to say: its server is gone."""
+    if select.select([connection], [], [], 0)[0]:
+        raise InvalidatePoolError
 
 
 def _run(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import dagster as dg
 from postgres_server import PostgresServer
@@ -19,14 +20,18 @@ from kshift_assets.jobs import index_job
 from kshift_assets.partitions import PARTITION_SET
 from kshift_assets.resources import OpenIndex
 from kshift_assets.sensors import knowledge_files_sensor
+from kshift_knowledge.postgres import run_lock
 from kshift_knowledge.postgres.database import Database
 
 
 class Dagster:
     """A workshop with the instance that its runs are recorded in."""
 
-    def __init__(self, workshop: Workshop, home: Path, instance: dg.DagsterInstance) -> None:
+    def __init__(
+        self, workshop: Workshop, home: Path, instance: dg.DagsterInstance, writer_url: str
+    ) -> None:
         self.workshop = workshop
+        self.writer_url = writer_url
         self.home = home
         self.instance = instance
         self.cursor: str | None = None
@@ -46,6 +51,17 @@ class Dagster:
         answer: dg.RunRequest | dg.SkipReason = evaluate(context)
         self.cursor = context.cursor
         return answer
+
+    def request(self) -> dg.RunRequest:
+        """A tick that must ask for a run."""
+        answer = self.tick()
+        assert isinstance(answer, dg.RunRequest), answer
+        return answer
+
+    def is_held(self, run_id: UUID) -> bool:
+        """Whether the run's process holds its lock."""
+        with self.workshop.database.transaction() as conn:
+            return run_lock.held_among(conn, [run_id]) == {run_id}
 
     def run_batch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """Do what the daemon does about a run request."""
@@ -71,10 +87,10 @@ class Dagster:
         """The status of each partition as the page shows it, by path."""
         partitions = self.instance.get_dynamic_partitions(PARTITION_SET)
         found = self.instance.get_status_by_partition(asset, partitions, knowledge_items())
-        assert found is not None
+        statuses = dict.fromkeys(partitions, None) if found is None else found
         return {
             key.removeprefix(f"{DATABASE}/"): "none" if status is None else status.value
-            for key, status in found.items()
+            for key, status in statuses.items()
         }
 
 
@@ -91,4 +107,4 @@ def open_dagster(folder: Path, server: PostgresServer) -> Iterator[Dagster]:
             open_workshop(folder / "tree", database) as workshop,
             dg.DagsterInstance.from_config(str(home)) as instance,
         ):
-            yield Dagster(workshop, home, instance)
+            yield Dagster(workshop, home, instance, urls.writer_url)

@@ -25,12 +25,13 @@ _MARK = "KSHIFT_TEST_WORKER"
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is told."""
+    """What a worker is told: a batch to run, or Dagster's home to index through."""
 
     writer_url: str
     tree: str
     embedding_url: str
-    batch_id: str
+    batch_id: str = ""
+    dagster_home: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,12 @@ def main(work: Work) -> None:
     with Database(work.writer_url, max_connections=20, timeout_s=30) as database:
         server = SimpleNamespace(url=work.embedding_url)
         workshop = Workshop(Path(work.tree), database, server)  # type: ignore[arg-type]
-        index_batch(workshop.services, UUID(work.batch_id), on_outcome=lambda outcome: None)
+        if work.batch_id:
+            index_batch(workshop.services, UUID(work.batch_id), on_outcome=lambda outcome: None)
+        else:
+            from kshift_assets.launch import index_once  # takes seconds to import
+
+            index_once(workshop.services, Path(work.dagster_home), talk=print)
 
 
 if __name__ == "__main__":

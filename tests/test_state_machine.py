@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,17 +22,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from oracles import (
     Reader,
     assert_no_request_mixes_accounts,
-    assert_paid_once,
     assert_true,
     kept_hashes,
 )
 from postgres_server import PostgresServer, running_server
 from workshop import open_workshop
 
+from kshift_knowledge.embedded_text import embed_hash
 from kshift_knowledge.errors import Refused
 from kshift_knowledge.failpoints import FailpointReached, armed
 from kshift_knowledge.generation_settings import check_served
 from kshift_knowledge.indexing.bookmarks import Bookmark
+from kshift_knowledge.indexing.pace import Pace
 from kshift_knowledge.indexing.runs import index_keys, stage_keys
 from kshift_knowledge.indexing.scan import ScanReport
 from kshift_knowledge.item_keys import partition_key
@@ -83,6 +85,8 @@ class Indexing(RuleBasedStateMachine):
         self.reading.enter_context(self.reader.reading())
         self.bookmark: Bookmark | None = None
         self.lost: dict[str, bytes] = {}
+        self.paid: set[str] = set()
+        self.is_provider_up = True
 
     @initialize()
     def begin(self) -> None:
@@ -147,6 +151,12 @@ class Indexing(RuleBasedStateMachine):
     def index(self) -> None:
         self._watch_and_index()
 
+    @rule(looks=st.integers(2, 40))
+    def index_in_a_hurry(self, looks: int) -> None:
+        """The time is up after a few looks at the clock, so that a part of the tree is left."""
+        clock = count()
+        self._watch_and_index(pace=Pace(looks, 0, lambda: float(next(clock))))
+
     @rule(is_garbage=st.booleans())
     def lose_the_bookmark(self, is_garbage: bool) -> None:
         self.bookmark = Bookmark.parse("{") if is_garbage else None
@@ -172,7 +182,7 @@ class Indexing(RuleBasedStateMachine):
 
     @rule(database=databases, path=paths, work=st.sampled_from([index_keys, stage_keys]))
     def index_or_stage_by_hand(self, database: str, path: str, work: Callable[..., object]) -> None:
-        self._by_hand(work, database, path)
+        self._paying_once(lambda: self._by_hand(work, database, path))
 
     @rule(database=databases, path=paths)
     def index_by_hand_in_the_middle_of_a_run(self, database: str, path: str) -> None:
@@ -214,9 +224,11 @@ class Indexing(RuleBasedStateMachine):
 
     @rule(fault=faults)
     def index_with_a_failing_provider(self, fault: Fault) -> None:
+        self.is_provider_up = False
         self.workshop.server.always(fault)
         self._watch_and_index()
         self.workshop.server.always(GOOD)
+        self.is_provider_up = True
 
     @rule(tokens=st.integers(200, 400))
     def change_settings(self, tokens: int) -> None:
@@ -293,12 +305,21 @@ class Indexing(RuleBasedStateMachine):
         return report
 
     def _indexing(self, batch_id: UUID | None) -> None:
-        """Run a batch; no vector that is there already is paid for again."""
-        before, kept = len(self.workshop.server.texts), kept_hashes(self.workshop.database)
+        self._paying_once(lambda: self.workshop.run(batch_id))
+
+    def _paying_once(self, work: Callable[[], object]) -> None:
+        """I7: ask for no text whose vector was paid for; a crash may lose what was in flight."""
+        before, is_whole = len(self.workshop.server.texts), False
         try:
-            self.workshop.run(batch_id)
+            work()
+            is_whole = self.is_provider_up
         finally:
-            assert_paid_once(self.workshop.server, kept, before)
+            asked = self.workshop.server.texts[before:]
+            again = self.paid.intersection(asked)
+            assert not again, f"paid for twice: {again}"
+            assert len(asked) == len(set(asked)) or not is_whole
+            kept = kept_hashes(self.workshop.database)
+            self.paid |= {text for text in asked if is_whole or embed_hash(text) in kept}
 
     def _by_hand(self, work: Callable[..., object], database: str, path: str) -> None:
         key = partition_key(*database.split("/"), path)

@@ -86,7 +86,7 @@ def look(
         with database.transaction() as conn:
             closed = budget_use.exhausted_accounts(conn, budgets)
             living = _living_batches(conn, is_queued)
-            if not is_full and _is_quiet(conn, scan, here, pace, living, closed):
+            if not (is_full or retry_failed) and _is_quiet(conn, scan, here, pace, living, closed):
                 return _passed_over(scan, here)
             known = items.known_items(conn)
         changes = compare(
