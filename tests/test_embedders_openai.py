@@ -29,7 +29,8 @@ from embedding_server import (
     vector_of,
 )
 
-from kshift_knowledge.embedders.openai_api import Deadlines, OpenAIEmbedder
+from kshift_knowledge.embedders.openai_api import OpenAIEmbedder
+from kshift_knowledge.embedders.openai_models import Deadlines
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.embedders.refusals import retry_after_s
 from kshift_knowledge.errors import (

@@ -5,12 +5,11 @@ from __future__ import annotations
 from kshift_knowledge.embedders.batches import MAX_INPUT_TOKENS
 from kshift_knowledge.embedders.limiter import Limiter
 from kshift_knowledge.embedders.local_model import LOCAL_DIMENSIONS, LOCAL_MODEL, LocalEmbedder
-from kshift_knowledge.embedders.openai_api import (
+from kshift_knowledge.embedders.openai_models import (
     MODEL_DIMENSIONS,
     OPENAI_URL,
     SHORTENABLE,
     Deadlines,
-    OpenAIEmbedder,
 )
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.embedders.retries import INDEXING, Patience, PatientEmbedder
@@ -49,6 +48,9 @@ def embedder_for(
     _check(name, model, dimensions, api_key, base_url)
     if name == "local":
         return LocalEmbedder(threads=threads)
+    # The client takes half a second to load, which every command would pay for.
+    from kshift_knowledge.embedders.openai_api import OpenAIEmbedder  # noqa: PLC0415
+
     plain = OpenAIEmbedder(
         model=model,
         dimensions=dimensions,

@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import openai
@@ -15,29 +14,18 @@ import openai
 from kshift_knowledge.embedders.answers import read_answer
 from kshift_knowledge.embedders.background import BACKGROUND
 from kshift_knowledge.embedders.batches import MAX_INPUT_TOKENS
+from kshift_knowledge.embedders.openai_models import (
+    MODEL_DIMENSIONS,
+    OPENAI_URL,
+    SHORTENABLE,
+    Deadlines,
+)
 from kshift_knowledge.embedders.protocol import EmbeddedBatch, Embedder, check_texts, no_vectors
 from kshift_knowledge.embedders.refusals import refusal
 from kshift_knowledge.errors import BadKey, EmbedderUnreachable, EmbeddingError, MalformedAnswer
 
-OPENAI_URL = "https://api.openai.com/v1"
-# https://platform.openai.com/docs/guides/embeddings; only the third generation can be shortened.
-MODEL_DIMENSIONS = {
-    "text-embedding-3-small": 1536,
-    "text-embedding-3-large": 3072,
-    "text-embedding-ada-002": 1536,
-}
-SHORTENABLE = ("text-embedding-3-small", "text-embedding-3-large")
 _BYTES_PER_NUMBER = 64  # A float64 in JSON takes up to 26, indented on a line of its own 50.
 _BYTES_BESIDE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """How long one request may take: to connect, between two reads, and altogether."""
-
-    connect_s: float = 5.0
-    read_s: float = 30.0
-    total_s: float = 60.0
 
 
 class OpenAIEmbedder(Embedder):

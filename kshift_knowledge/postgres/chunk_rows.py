@@ -9,11 +9,10 @@ import numpy as np
 from pgvector import HalfVector
 from pgvector import Vector as PgVector
 
+from kshift_knowledge.postgres import vector_rows
 from kshift_knowledge.postgres.database import Conn
 from kshift_knowledge.postgres.generations import vector_table
 from kshift_knowledge.records import Generation, ItemVersion, StoredChunk, Vector
-
-MAX_FULL_DIMENSIONS = 2000  # wider vectors are stored as halfvec, as create_generation() does
 
 COLUMNS = (
     "c.chunk_id, c.account_id, c.project_id, c.knowledge_database_id,"
@@ -33,12 +32,6 @@ _CHUNK_TYPES = [
     *("text", "text[]", "int4", "int4", "int4"),
 ]
 
-_COPY_VECTORS = """
-COPY {table} (chunk_id, account_id, project_id, knowledge_database_id,
-              knowledge_database_item_id, embed_hash, embedding)
-FROM STDIN (FORMAT BINARY)
-"""
-
 
 def stored_chunk(row: Sequence[Any]) -> StoredChunk:
     """A row of COLUMNS and a score."""
@@ -48,7 +41,11 @@ def stored_chunk(row: Sequence[Any]) -> StoredChunk:
 def as_column(vector: Vector, generation: Generation) -> PgVector | HalfVector:
     """The driver's value for this generation's column type."""
     values = np.asarray(vector, dtype=np.float32)
-    return PgVector(values) if generation.dimensions <= MAX_FULL_DIMENSIONS else HalfVector(values)
+    return (
+        PgVector(values)
+        if generation.dimensions <= vector_rows.MAX_FULL_DIMENSIONS
+        else HalfVector(values)
+    )
 
 
 def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersion]) -> None:
@@ -81,24 +78,11 @@ def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersi
                         chunk.token_count,
                     )
                 )
-    remaining = iter(chunk_ids)
-    column_type = "vector" if generation.dimensions <= MAX_FULL_DIMENSIONS else "halfvec"
-    statement = _COPY_VECTORS.format(table=vector_table(generation.generation_id))
-    with conn.cursor().copy(statement) as copy:
-        copy.set_types(["int8", "int8", "int8", "int8", "int8", "bytea", column_type])
-        for version in versions:
-            for embedded in version.chunks:
-                copy.write_row(
-                    (
-                        next(remaining),
-                        version.account_id,
-                        version.project_id,
-                        version.knowledge_database_id,
-                        version.knowledge_database_item_id,
-                        embedded.embed_hash,
-                        as_column(embedded.embedding, generation),
-                    )
-                )
+    with conn.cursor().copy(
+        f"COPY {vector_table(generation.generation_id)} ({vector_rows.COLUMNS})"
+        " FROM STDIN (FORMAT BINARY)"
+    ) as copy:
+        copy.write(vector_rows.binary_copy(generation, versions, chunk_ids))
 
 
 def _take_ids(conn: Conn, count: int) -> list[int]:

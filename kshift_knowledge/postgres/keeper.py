@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from kshift_knowledge.errors import NotReady
 from kshift_knowledge.postgres.embedded import EmbeddedServer
-from kshift_knowledge.postgres.flock import is_locked, try_lock
+from kshift_knowledge.postgres.flock import is_locked, locked
 
 LINGER_S = 600.0
-_POLL_S = 0.5
+_POLL_S = 0.3
 _JOIN_S = 15.0
 
 
@@ -25,10 +25,9 @@ def keep_a_while(home: Path, linger_s: float = LINGER_S) -> None:
 
     Call it before leaving the server. One keeper a home; another call extends its time.
     """
-    due = _due_file(home)
-    due.write_text(str(time.time() + linger_s), "utf-8")
+    _due_file(home).write_text(str(time.time() + linger_s), "utf-8")
     if not is_locked(_lock_file(home)):
-        subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-m", "kshift_knowledge.postgres.keeper", str(home)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -36,27 +35,18 @@ def keep_a_while(home: Path, linger_s: float = LINGER_S) -> None:
             start_new_session=True,
             cwd="/",
         )
-    give_up_at = time.monotonic() + _JOIN_S
-    while not is_locked(_lock_file(home)) and time.monotonic() < give_up_at:
-        time.sleep(0.02)
+        keeper.returncode = 0  # it outlives us, and nobody waits for it
+    _wait_for(lambda: is_locked(_lock_file(home)))
 
 
 def dismiss(home: Path) -> None:
     """Let the keeper of *home* go now; the server stops if nobody else uses it."""
-    lock = _lock_file(home)
-    if not is_locked(lock):
-        return
-    try:
-        os.kill(int(lock.read_text("utf-8")), signal.SIGTERM)
-    except (ValueError, ProcessLookupError):
-        return
-    give_up_at = time.monotonic() + _JOIN_S
-    while is_locked(lock) and time.monotonic() < give_up_at:
-        time.sleep(0.02)
+    _due_file(home).unlink(missing_ok=True)
+    _wait_for(lambda: not is_locked(_lock_file(home)))
 
 
 def main(home: Path) -> None:
-    """Hold the server until its time is over, TERM comes, or the home is deleted."""
+    """Hold the server until its time is over or TERM comes."""
     stopping: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
@@ -67,17 +57,18 @@ def main(home: Path) -> None:
     server = EmbeddedServer(home)
     try:
         server.ensure_running()
+        with locked(_lock_file(home), wait_s=1.0):  # who asks whether it is locked, locks it
+            while not stopping and _is_wanted(home):
+                server.ensure_running()  # whatever killed it
+                time.sleep(_POLL_S)
+            # Inside the lock: who sees it free sees the server stopped. A server whose home was
+            # deleted stops by itself within a minute.
+            if home.exists():
+                server.leave()
+    except TimeoutError:
+        server.leave()  # another keeper was faster
     except NotReady:
         return
-    lock = try_lock(_lock_file(home))
-    if lock is not None:
-        os.ftruncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
-        while not stopping and _is_wanted(home):
-            server.ensure_running()  # whatever killed it
-            time.sleep(_POLL_S)
-    # The lock goes with the process, after the server: who sees it free sees the server stopped.
-    server.leave() if home.exists() else server.stop()
 
 
 def _is_wanted(home: Path) -> bool:
@@ -85,6 +76,12 @@ def _is_wanted(home: Path) -> bool:
         return time.time() < float(_due_file(home).read_text("utf-8"))
     except (OSError, ValueError):
         return False
+
+
+def _wait_for(is_true: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + _JOIN_S
+    while not is_true() and time.monotonic() < give_up_at:
+        time.sleep(0.02)
 
 
 def _lock_file(home: Path) -> Path:

@@ -21,24 +21,24 @@ SELECT DISTINCT ON (v.embed_hash) v.account_id, %(embedder)s, %(model)s, %(dimen
        v.embed_hash, sent.bytes, substr(sha256(sent.bytes), 1, 8)
   FROM {vectors} v, vector_send(v.embedding::vector) AS sent(bytes)
  WHERE v.account_id = %(account)s AND v.knowledge_database_item_id = ANY(%(items)s)
-   AND NOT v.embed_hash = ANY(%(used)s)
+   AND NOT v.embed_hash = ANY(%(used)b)
 ON CONFLICT (account_id, embedder, model, dimensions, embed_hash) DO UPDATE
    SET embedding = excluded.embedding, checksum = excluded.checksum, kept_at = now()
 """
 
 _FIND_SERVED = """
 SELECT DISTINCT ON (embed_hash) embed_hash, vector_send(embedding::vector)
-  FROM {vectors} WHERE account_id = %s AND embed_hash = ANY(%s)
+  FROM {vectors} WHERE account_id = %s AND embed_hash = ANY(%b)
 """
 
 _FIND_KEPT = """
 SELECT embed_hash, embedding, checksum FROM reusable_vectors
- WHERE account_id = %s AND embedder = %s AND model = %s AND dimensions = %s AND embed_hash = ANY(%s)
+ WHERE account_id = %s AND embedder = %s AND model = %s AND dimensions = %s AND embed_hash = ANY(%b)
 """
 
 _FORGET = """
 DELETE FROM reusable_vectors
- WHERE account_id = %s AND embedder = %s AND model = %s AND dimensions = %s AND embed_hash = ANY(%s)
+ WHERE account_id = %s AND embedder = %s AND model = %s AND dimensions = %s AND embed_hash = ANY(%b)
 """
 
 _KEEP = """
