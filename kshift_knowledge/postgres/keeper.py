@@ -12,11 +12,12 @@ from types import FrameType
 
 from kshift_knowledge.errors import NotReady
 from kshift_knowledge.postgres.embedded import EmbeddedServer
-from kshift_knowledge.postgres.flock import is_locked, locked
+from kshift_knowledge.postgres.flock import is_locked, try_lock
 
 LINGER_S = 600.0
 _POLL_S = 0.3
 _JOIN_S = 15.0
+_TAKE_S = 1.0
 
 
 def keep_a_while(home: Path, linger_s: float = LINGER_S) -> None:
@@ -57,18 +58,30 @@ def main(home: Path) -> None:
     server = EmbeddedServer(home)
     try:
         server.ensure_running()
-        with locked(_lock_file(home), wait_s=1.0):  # who asks whether it is locked, locks it
+        if _take_lock(home):
             while not stopping and _is_wanted(home):
                 server.ensure_running()  # whatever killed it
                 time.sleep(_POLL_S)
-            # Inside the lock: who sees it free sees the server stopped. A server whose home was
-            # deleted stops by itself within a minute.
-            if home.exists():
-                server.leave()
-    except TimeoutError:
-        server.leave()  # another keeper was faster
+        # A server whose home was deleted stops by itself within a minute.
+        if home.exists():
+            server.leave()
     except NotReady:
         return
+
+
+def _take_lock(home: Path) -> bool:
+    """
+    Become the keeper; False when there is one.
+
+    The lock goes with the process, after the server: who sees it free sees both gone. Who asks
+    whether it is locked locks it for a moment, hence the second try.
+    """
+    give_up_at = time.monotonic() + _TAKE_S
+    while try_lock(_lock_file(home)) is None:
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _is_wanted(home: Path) -> bool:
