@@ -138,6 +138,27 @@ def open_home(
         yield Home(settings, found, server)
 
 
+@contextmanager
+def peek_home(settings: Settings) -> Iterator[Home | None]:
+    """
+    Open the home for reading: nothing is made, remembered or migrated. None: there is no index yet.
+
+    Raises NotReady when the schema is behind, StoreUnavailable, Refused, SettingsError.
+    """
+    if is_embedded(settings) and not has_server(settings.home):
+        yield None
+        return
+    with ExitStack() as stack:
+        credentials, logins = _keeping(settings)
+        if is_embedded(settings):
+            address = stack.enter_context(EmbeddedServer(settings.home))
+            found = connections(address.admin_url, credentials, logins, server=address.server)
+        else:
+            found = connections(_plain(settings.database_url), credentials, logins)
+        check_schema(found.writer_url)
+        yield Home(settings, found)
+
+
 def migrate_home(settings: Settings, talk: Talk) -> tuple[str, ...]:
     """
     Bring roles and schema up to this code; returns the migrations that were applied.

