@@ -13,9 +13,11 @@ from werkzeug.routing import IntegerConverter, ValidationError
 from werkzeug.wrappers import Response
 
 from kshift_api.auth import Cookies, KeyRing, require_keys
+from kshift_api.automations import automations_blueprint
 from kshift_api.bodies import READ_LIMIT
 from kshift_api.pages import pages_blueprint
 from kshift_api.problems import Problem, register_problems
+from kshift_api.receipts import receipts_blueprint
 from kshift_api.retrieve import retrieve_blueprint
 from kshift_api.schemas import MAX_ID
 from kshift_api.service import service_blueprint
@@ -76,6 +78,8 @@ def create_app(services: ApiServices) -> Flask:
     require_keys(app, key_ring, cookies)
     register_problems(app)
     app.register_blueprint(retrieve_blueprint(services))
+    app.register_blueprint(automations_blueprint(services))
+    app.register_blueprint(receipts_blueprint(services))
     app.register_blueprint(pages_blueprint(services))
     app.register_blueprint(sign_in_blueprint(key_ring, cookies))
     app.register_blueprint(service_blueprint(services))

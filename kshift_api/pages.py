@@ -1,9 +1,12 @@
-"""The page that a citation links to: the cited chunk inside its item."""
+"""The page that a citation links to: the cited text inside its item, and the receipt's prompt."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from flask import Blueprint, render_template, request
 
@@ -11,7 +14,15 @@ from kshift_api.auth import calling_key
 from kshift_api.problems import FieldError, Problem
 from kshift_api.services import ApiServices
 from kshift_knowledge.errors import NotFound
+from kshift_knowledge.postgres.database import Conn
 from kshift_knowledge.postgres.pages import find_page
+from kshift_knowledge.postgres.receipt_views import (
+    Receipt,
+    citations_now,
+    find_receipt,
+    quotes_of,
+)
+from kshift_knowledge.records import ApiKey
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # below 2^31, as the column
 
@@ -25,13 +36,50 @@ def pages_blueprint(services: ApiServices) -> Blueprint:
         chunk_index = _wanted_chunk()
         if account != key.account_id:
             raise NotFound("Another account's file.")
+        receipt_id = _wanted_receipt()
         with services.database.transaction() as conn:
-            page = find_page(conn, key, project, file, chunk_index)
+            cited = None
+            if receipt_id is not None:
+                cited = _cited(conn, key, receipt_id, file, chunk_index)
+            quotes = quotes_of(cited.hit) if cited else ()
+            page = find_page(conn, key, project, file, chunk_index, quotes)
         return render_template(
-            "item.html", page=page, wanted=chunk_index, link=_safe_link(page.item.source_url)
+            "item.html",
+            page=page,
+            wanted=chunk_index,
+            cited=cited,
+            link=_safe_link(page.item.source_url),
         )
 
     return blueprint
+
+
+@dataclass(frozen=True, slots=True)
+class _Cited:
+    """The hit of a receipt that this page is about, and what has become of it."""
+
+    receipt: Receipt
+    hit: dict[str, Any]
+    state: str
+
+
+def _cited(conn: Conn, key: ApiKey, receipt_id: UUID, file: int, chunk_index: int | None) -> _Cited:
+    """Raises NotFound, also for a receipt that does not cite this."""
+    receipt = find_receipt(conn, key, receipt_id)
+    for hit, now in zip(receipt.hits, citations_now(conn, receipt), strict=True):
+        if (hit["project_file_id"], hit["chunk_index"]) == (file, chunk_index):
+            return _Cited(receipt, hit, now.state)
+    raise NotFound("This receipt cites no such chunk.")
+
+
+def _wanted_receipt() -> UUID | None:
+    text = request.args.get("receipt")
+    try:
+        return None if text is None else UUID(text)
+    except ValueError as exc:
+        raise Problem(
+            "invalid_request", errors=[FieldError("/receipt", "Input should be a receipt's id")]
+        ) from exc
 
 
 def _wanted_chunk() -> int | None:

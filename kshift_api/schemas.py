@@ -22,7 +22,8 @@ MAX_MAX_CHARS = 100_000
 _UNSEEN = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # blanks, controls and zero-width marks
 
 
-def _without_nul(text: str) -> str:
+def without_nul(text: str) -> str:
+    """Raises when the text holds a NUL."""
     # The database refuses NUL; lone surrogates do not get past pydantic's own length check.
     if "\0" in text:
         raise PydanticCustomError("string_nul", "String should not contain a NUL character")
@@ -46,12 +47,12 @@ def _supported_mode(mode: str) -> str:
 _MODES = ", ".join(MODES)
 
 Id = Annotated[int, Field(ge=1, le=MAX_ID)]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS), AfterValidator(_without_nul)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS), AfterValidator(without_nul)]
 Names = Annotated[list[Name], Field(max_length=MAX_NAMES)]
 Query = Annotated[
     str,
     Field(min_length=1, max_length=MAX_QUERY_CHARS),
-    AfterValidator(_without_nul),
+    AfterValidator(without_nul),
     AfterValidator(_not_blank),
 ]
 Mode = Annotated[
@@ -59,12 +60,14 @@ Mode = Annotated[
 ]
 
 
-class _Request(BaseModel):
+class Request(BaseModel):
+    """A body: strict types, no unknown field."""
+
     # Strict: "1", 1.0 and true are no ids. JSON's own types reach this as Python's.
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class RetrieveRequest(_Request):
+class RetrieveRequest(Request):
     """A question, and where the answer may come from."""
 
     query: Query = Field(description="What to look for; a draft of any length within the bound.")
@@ -91,11 +94,13 @@ class RetrieveRequest(_Request):
     mode: Mode = MODES[0]
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """A response: exactly these fields."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class Hit(_Answer):
+class Hit(Answer):
     """One packed chunk. char_start and char_end are its range in the item's text."""
 
     rank: int
@@ -119,7 +124,7 @@ class Hit(_Answer):
     path: str = Field(description="The page of this service that shows the chunk in its item.")
 
 
-class Citation(_Answer):
+class Citation(Answer):
     """What to keep beside a generated text."""
 
     project_file_id: int
@@ -130,7 +135,7 @@ class Citation(_Answer):
     path: str
 
 
-class Dropped(_Answer):
+class Dropped(Answer):
     """What was ranked or pinned and is not in the context."""
 
     item_name: str
@@ -138,12 +143,12 @@ class Dropped(_Answer):
     reason: Literal["budget", "pin_not_found"]
 
 
-class Usage(_Answer):
+class Usage(Answer):
     context_chars: int
     embedding_tokens: int = Field(description="0 for a question that was asked before.")
 
 
-class RetrieveResponse(_Answer):
+class RetrieveResponse(Answer):
     """The passages that answer, packed into the budget."""
 
     receipt_id: str
@@ -156,7 +161,7 @@ class RetrieveResponse(_Answer):
     usage: Usage
 
 
-class KnowledgeDatabase(_Answer):
+class KnowledgeDatabase(Answer):
     account_id: int
     account: str
     project_id: int
@@ -168,29 +173,29 @@ class KnowledgeDatabase(_Answer):
     last_indexed_at: datetime | None
 
 
-class KnowledgeDatabases(_Answer):
+class KnowledgeDatabases(Answer):
     """What the key may see."""
 
     knowledge_databases: list[KnowledgeDatabase]
 
 
-class Health(_Answer):
+class Health(Answer):
     status: Literal["ok"]
 
 
-class Readiness(_Answer):
+class Readiness(Answer):
     """By name of the check "ok"; when one is not, the answer is a problem with the reasons."""
 
     status: Literal["ready"]
     checks: dict[str, str]
 
 
-class FieldProblem(_Answer):
+class FieldProblem(Answer):
     pointer: str = Field(description="JSON pointer (RFC 6901) to the value.")
     detail: str
 
 
-class ProblemDetails(_Answer):
+class ProblemDetails(Answer):
     """Every error, RFC 9457. Branch on code; title, detail and hint are for people."""
 
     type: str

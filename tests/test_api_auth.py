@@ -36,6 +36,7 @@ def _cookie(response: TestResponse) -> str:
 def test_each_route_is_open_or_needs_a_key(api: ServedApi) -> None:
     """A new route needs a key by default, and an entry here when it is to be open."""
     ids = {"account": 1, "project": 1, "file": 1, "code": "busy", "filename": "pages.css"}
+    ids |= {"automation": 1, "receipt": "00000000-0000-4000-8000-000000000000"}
     needing = set()
     for rule in api.app.url_map.iter_rules():
         path = re.sub(r"<(?:\w+:)?(\w+)>", lambda match: str(ids[match[1]]), rule.rule)
@@ -46,7 +47,12 @@ def test_each_route_is_open_or_needs_a_key(api: ServedApi) -> None:
 
     everything = {rule.endpoint for rule in api.app.url_map.iter_rules()}
     assert needing == everything - OPEN_ENDPOINTS
-    assert needing == {"retrieve.retrieve", "retrieve.knowledge_databases", "pages.item"}
+    assert needing == {
+        *("retrieve.retrieve", "retrieve.knowledge_databases", "pages.item"),
+        *("automations.listed", "automations.context", "automations.compared"),
+        *("automations.tools", "automations.retrieve_knowledge"),
+        *("receipts.listed", "receipts.one"),
+    }
     assert needing >= COOKIE_ENDPOINTS
 
 

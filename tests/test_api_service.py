@@ -213,7 +213,12 @@ def test_the_docs_name_every_route_and_every_field() -> None:
     for route in ROUTES:
         assert f"`{route.method.upper()} {route.path}`" in text
     schemas: dict[str, Any] = document()["components"]["schemas"]
-    for name in ("RetrieveRequest", "RetrieveResponse", "Hit", "KnowledgeDatabase"):
+    for name in (
+        *("RetrieveRequest", "RetrieveResponse", "Hit", "KnowledgeDatabase"),
+        *("Automation", "ContextRequest", "ContextResponse", "CompareResponse", "Overlap"),
+        *("Tool", "ToolRequest", "ToolResponse"),
+        *("Receipts", "ReceiptLine", "Receipt", "ReceiptHit", "ReceiptCitation"),
+    ):
         for field in schemas[name]["properties"]:
             assert f"`{field}`" in text
 

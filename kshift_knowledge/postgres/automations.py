@@ -15,7 +15,7 @@ from kshift_knowledge.records import ApiKey
 # other key sees an automation only when it sees all that it is linked to: what is called by its id
 # names its databases, and a request that names one outside the key fails whole.
 _SEEN = """
-       u.account_id = %(account)s AND u.gone_at IS NULL
+       u.account_id = %(account)s
    AND (%(project)s::bigint IS NULL OR u.project_id = %(project)s)
    AND (u.automation_id = %(automation)s
         OR %(automation)s::bigint IS NULL
@@ -47,15 +47,24 @@ SELECT DISTINCT preference FROM automations
 
 def visible_automations(conn: Conn, key: ApiKey) -> list[StoredAutomation]:
     """What *key* may see, by project and slug."""
-    rows = conn.execute(f"{_SELECT} WHERE {_SEEN} {_GROUPED}", key_values(key))
+    rows = conn.execute(
+        f"{_SELECT} WHERE {_SEEN} AND u.gone_at IS NULL {_GROUPED}", key_values(key)
+    )
     return [_stored(row) for row in rows]
 
 
-def find_visible(conn: Conn, key: ApiKey, automation_id: int) -> StoredAutomation:
-    """Raises NotFound, the same for what does not exist and for what *key* may not see."""
+def find_visible(
+    conn: Conn, key: ApiKey, automation_id: int, *, may_be_gone: bool = False
+) -> StoredAutomation:
+    """
+    Return one automation; one that is gone has its id and its slug and nothing else.
+
+    Raises NotFound, the same for what does not exist and for what *key* may not see.
+    """
     row = conn.execute(
-        f"{_SELECT} WHERE {_SEEN} AND u.automation_id = %(wanted)s {_GROUPED}",
-        {**key_values(key), "wanted": automation_id},
+        f"{_SELECT} WHERE {_SEEN} AND u.automation_id = %(wanted)s"
+        f" AND (%(may_be_gone)s OR u.gone_at IS NULL) {_GROUPED}",
+        {**key_values(key), "wanted": automation_id, "may_be_gone": may_be_gone},
     ).fetchone()
     if row is None:
         raise NotFound("This key sees no such automation.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,6 +10,8 @@ from kshift_knowledge.errors import NotFound
 from kshift_knowledge.postgres.catalog import SEEN_BY_KEY, key_values
 from kshift_knowledge.postgres.database import Conn
 from kshift_knowledge.records import ApiKey
+
+Quote = tuple[str, int]  # words of a receipt, and where they stood in the item's text
 
 WINDOW_CHARS = 100_000  # of text on either side of the cited chunk; a page stays below 1 MB
 
@@ -32,6 +35,15 @@ _CHUNK = """
 SELECT chunk_index, heading_path, char_start, char_end, content, revision
   FROM chunks
  WHERE generation_id = %s AND knowledge_database_item_id = %s AND chunk_index = %s
+"""
+
+# Where each quote stands: at its old place, else the first place that says it, else 0.
+_FIND = """
+SELECT CASE WHEN substr(t.text, q.place + 1, char_length(q.words)) = q.words THEN q.place + 1
+            ELSE position(q.words IN t.text) END
+  FROM item_texts t, unnest(%s::text[], %s::int[]) WITH ORDINALITY AS q(words, place, number)
+ WHERE t.knowledge_database_item_id = %s AND t.revision = %s
+ ORDER BY q.number
 """
 
 _WINDOW = """
@@ -65,6 +77,7 @@ class CitedText:
     An item's text with one chunk set apart: before + cited + after, with nothing altered.
 
     cited is empty when no chunk is asked for, or it is not served any more (chunk_index None).
+    quoted: the ranges of cited that a receipt quotes; empty means all of it.
     chars_before and chars_after were left out at the ends of a long text.
     """
 
@@ -75,6 +88,18 @@ class CitedText:
     after: str
     chars_before: int = 0
     chars_after: int = 0
+    quoted: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def parts(self) -> list[tuple[str, bool]]:
+        """cited, cut where the quoting begins and ends; the flag says what is quoted."""
+        if not self.quoted:
+            return [(self.cited, True)]
+        parts, place = [], 0
+        for start, end in self.quoted:
+            parts += [(self.cited[place:start], False), (self.cited[start:end], True)]
+            place = end
+        return [*((text, flag) for text, flag in parts if text), (self.cited[place:], False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +111,18 @@ class CitationPage:
 
 
 def find_page(
-    conn: Conn, key: ApiKey, project_id: int, project_file_id: int, chunk_index: int | None
+    conn: Conn,
+    key: ApiKey,
+    project_id: int,
+    project_file_id: int,
+    chunk_index: int | None,
+    quotes: Sequence[Quote] = (),
 ) -> CitationPage:
     """
     Return the item of a project file, and its text around one chunk.
+
+    quotes: what a receipt cites of it; where all of that still stands in the item it is set apart
+    instead, whatever the chunks are by now.
 
     Raises NotFound, the same for what does not exist and for what *key* may not see.
     """
@@ -102,10 +135,13 @@ def find_page(
     item = CitedItem(*(*row[4:12], tuple(row[12]), *row[13:]))
     if revision is None:
         return CitationPage(item, None)
+    spans = _spans(conn, item_id, revision, quotes)
     chunk = None
-    if chunk_index is not None:
+    if chunk_index is not None and not spans:
         chunk = conn.execute(_CHUNK, (generation_id, item_id, chunk_index)).fetchone()
-    if chunk is None:
+    if spans:
+        start, end = spans[0][0], spans[-1][1]
+    elif chunk is None:
         start, end = 0, 0
     elif chunk[5] != revision:
         # Another generation read the file since: the ranges are of a text that is not kept.
@@ -125,5 +161,28 @@ def find_page(
             after=window[end - first :],
             chars_before=first,
             chars_after=length - last,
+            quoted=tuple((span[0] - start, span[1] - start) for span in spans),
         ),
     )
+
+
+def _spans(
+    conn: Conn, item_id: int, revision: int, quotes: Sequence[Quote]
+) -> list[tuple[int, int]]:
+    """Where the quotes stand, in order and without overlap; empty unless all of them do."""
+    if not quotes:
+        return []
+    words, places = zip(*quotes, strict=True)
+    rows = conn.execute(_FIND, (list(words), list(places), item_id, revision)).fetchall()
+    if not rows or not all(row[0] for row in rows):
+        return []
+    found = sorted(
+        (row[0] - 1, row[0] - 1 + len(quote[0])) for row, quote in zip(rows, quotes, strict=True)
+    )
+    spans = [found[0]]
+    for start, end in found[1:]:
+        if start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans
