@@ -27,6 +27,7 @@ from kshift_assets.run_tags import batch_tags, is_queued
 from kshift_knowledge.errors import KshiftError, NotReady
 from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.figures import Figures
+from kshift_knowledge.indexing.retrying import RetryReport, take_up_failed
 from kshift_knowledge.indexing.runs import IndexServices
 from kshift_knowledge.indexing.scan import ScanReport, look
 from kshift_knowledge.postgres import batches
@@ -132,6 +133,29 @@ def hand_over(
                 follow(instance, report)
                 return report
             time.sleep(BUSY_POLL_S)
+
+
+def retry(
+    services: IndexServices,
+    dagster_home: Path,
+    keys: Sequence[str] | None,
+    *,
+    talk: Callable[[str], None],
+) -> tuple[RetryReport, Figures]:
+    """
+    Index failed items again; keys: None for all of them.
+
+    Raises StoreUnavailable, KshiftError.
+    """
+    with _open_instance(dagster_home) as instance:
+        while (report := take_up_failed(services.database, services.knowledge_dir, keys)) is None:
+            time.sleep(BUSY_POLL_S)
+        if report.batch_id is None:
+            return report, Figures()
+        instance.add_dynamic_partitions(PARTITION_SET, list(report.batch_keys))
+        talk(f"Indexing {len(report.batch_keys)} failed items again.")
+        figures = _run(services, instance, report.batch_id, report.batch_keys[0])
+    return report, Figures.total([figures])
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def command(is_full: bool, accept_deletes: bool, no_wait: bool, as_json: bool) -
     """Index whatever differs from the knowledge tree. Needs nothing running."""
     with (
         open_home(load_settings(), talk=say) as home,
-        _Watch(is_quiet=no_wait) as watch,
+        Watch(is_quiet=no_wait) as watch,
         home.open_index(watch=watch.count) as services,
     ):
         index = _hand_over if no_wait else _index
@@ -78,7 +78,7 @@ class _Done:
 
 
 def _index(
-    home: Home, services: IndexServices, watch: _Watch, is_full: bool, accept_deletes: bool
+    home: Home, services: IndexServices, watch: Watch, is_full: bool, accept_deletes: bool
 ) -> _Done:
     from kshift_assets import launch
     from kshift_assets.launch_automations import load_automations_once
@@ -102,7 +102,7 @@ def _index(
 
 
 def _hand_over(
-    home: Home, services: IndexServices, watch: _Watch, is_full: bool, accept_deletes: bool
+    home: Home, services: IndexServices, watch: Watch, is_full: bool, accept_deletes: bool
 ) -> _Done:
     from kshift_assets import launch
 
@@ -141,7 +141,7 @@ def show_mistakes(mistakes: list[AutomationProblem]) -> None:
         say(f"  {mistake.message} {mistake.hint}")
 
 
-class _Watch:
+class Watch:
     """A progress bar on a terminal's stderr; elsewhere plain talk."""
 
     def __init__(self, *, is_quiet: bool) -> None:
@@ -157,7 +157,7 @@ class _Watch:
         )
         self._task = self._progress.add_task("items", total=None)
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Watch:
         self._progress.start()
         return self
 

@@ -14,6 +14,8 @@ from kshift_cli.output import show_error
 _COMMANDS = {
     "up": "Run the API, the Dagster page and the daemon until Ctrl-C.",
     "index": "Index whatever differs from the knowledge tree.",
+    "plan": "Say what an index would do now and what it would cost.",
+    "retry": "Index failed items again, quarantined ones too.",
     "ask": "Ask a question from the command line.",
     "status": "Show every knowledge database and every failed item.",
     "keys": "Create, list and revoke API keys.",

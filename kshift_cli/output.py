@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any, NoReturn, ParamSpec
 
 import click
+from rich.console import Console
 
 from kshift_knowledge.errors import KshiftError
 
@@ -19,6 +20,8 @@ DONE, PARTLY, USAGE, NOT_READY, REFUSED = range(5)
 
 # Everything a terminal obeys; line ends and tabs stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+_PIPE_WIDTH = 160
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
@@ -38,6 +41,12 @@ def say(text: str) -> None:
 def show(text: str) -> None:
     """A result for people."""
     click.echo(printable(text))
+
+
+def console() -> Console:
+    """A terminal's own width; a file or pipe has none and must not cut what it is given."""
+    found = Console()
+    return found if found.is_terminal else Console(width=_PIPE_WIDTH)
 
 
 def show_json(document: Any) -> None:

@@ -207,12 +207,13 @@ def _problem_line(error: Any) -> str:
     return f"{variable}: {error['msg'].removeprefix('Value error, ')}."
 
 
-def knowledge_dir_of(settings: Settings) -> Path:
+def knowledge_dir_of(settings: Settings, *, remember: bool = True) -> Path:
     """
     The knowledge directory of this home: as set, else the one it remembers.
 
-    The first one set is remembered. Raises SettingsError when there is none and Refused when
-    another one is set than the home was filled from (it would look like a mass deletion).
+    remember: write down the first one that is set.
+    Raises SettingsError when there is none and Refused when another one is set than the home was
+    filled from (it would look like a mass deletion).
     """
     memory = settings.home / "knowledge_dir.json"
     remembered: Path | None = None
@@ -226,6 +227,8 @@ def knowledge_dir_of(settings: Settings) -> Path:
         )
     if remembered is None:
         assert wanted is not None
+        if not remember:
+            return wanted
         settings.home.mkdir(parents=True, exist_ok=True)
         draft = memory.with_suffix(f".{os.getpid()}")
         draft.write_text(json.dumps({"knowledge_dir": str(wanted)}), "utf-8")

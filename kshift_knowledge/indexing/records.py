@@ -126,3 +126,14 @@ class FailedItem:
     hint: str
     is_retryable: bool
     signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPlace:
+    """Where an item lies that stands failed."""
+
+    account: str
+    project: str
+    database: str
+    path: str
+    partition_key: str

@@ -16,7 +16,7 @@ from kshift_knowledge.indexing.changes import Changes, compare, guard_mass_delet
 from kshift_knowledge.indexing.pace import UNHURRIED, Pace
 from kshift_knowledge.indexing.records import KnownItem
 from kshift_knowledge.item_source import SETTLE_S, is_settled, signature_now
-from kshift_knowledge.postgres import batches, budget_use, items
+from kshift_knowledge.postgres import batches, budget_use, items, places
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.records import Generation
 from kshift_knowledge.tree import TreeEntry, TreeScan, root_problem, scan_tree
@@ -259,17 +259,17 @@ def _write_down(
     settled: Sequence[TreeEntry],
     generation: Generation,
 ) -> UUID | None:
-    places = {(item.account, item.project, item.database) for item in known}
-    new_places = set(scan.databases) - places
+    known_places = {(item.account, item.project, item.database) for item in known}
+    new_places = set(scan.databases) - known_places
     if new_places:
-        items.register_databases(conn, new_places, generation.generation_id)
+        places.register_databases(conn, new_places, generation.generation_id)
     if changes.renamed:
-        items.rename(conn, changes.renamed)
+        places.rename(conn, changes.renamed)
     if deletions:
         items.mark_gone(conn, deletions)
     new = changes.added + [entry for entry, _ in changes.broken]
     if new:
-        items.register(conn, new, generation.generation_id)
+        places.register(conn, new, generation.generation_id)
     if changes.broken:
         items.fail_unread(conn, changes.broken)
     damaged = [item.item_id for item in known if not item.is_served_whole]

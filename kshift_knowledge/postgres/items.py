@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from uuid import UUID
 
-from kshift_knowledge.indexing.records import FailedItem, KnownItem, Rename
+from kshift_knowledge.indexing.records import FailedItem, FailedPlace, KnownItem
 from kshift_knowledge.postgres.database import Conn
 from kshift_knowledge.postgres.generations import vector_table
 from kshift_knowledge.postgres.vector_store import delete_served
 from kshift_knowledge.records import Failure, Scope
-from kshift_knowledge.tree import TreeEntry, kind_of
+from kshift_knowledge.tree import TreeEntry
 from kshift_knowledge.tree_problems import TreeProblem
 
 # After 1 minute, doubling up to about an hour; at once when the clock was set back meanwhile.
@@ -30,65 +30,6 @@ SELECT i.knowledge_database_item_id, i.account_id, i.project_id, i.knowledge_dat
   LEFT JOIN indexed_items x
     ON x.knowledge_database_item_id = i.knowledge_database_item_id
    AND x.generation_id = p.served_generation_id
-"""  # noqa: S608 (constants only)
-
-_REGISTER_FOLDERS = """
-WITH wanted AS (
-    SELECT * FROM unnest(%(accounts)s::text[], %(projects)s::text[], %(databases)s::text[])
-        AS w(account, project, database)
-), new_accounts AS (
-    INSERT INTO accounts (slug) SELECT DISTINCT account FROM wanted
-    ON CONFLICT (slug) DO NOTHING RETURNING account_id, slug
-), all_accounts AS (
-    SELECT account_id, slug FROM new_accounts UNION SELECT account_id, slug FROM accounts
-), new_projects AS (
-    INSERT INTO projects (account_id, slug, served_generation_id)
-    SELECT DISTINCT a.account_id, w.project, %(generation)s::int
-      FROM wanted w JOIN all_accounts a ON a.slug = w.account
-    ON CONFLICT (account_id, slug) DO NOTHING RETURNING project_id, account_id, slug
-), all_projects AS (
-    SELECT project_id, account_id, slug FROM new_projects
-    UNION SELECT project_id, account_id, slug FROM projects
-)
-INSERT INTO knowledge_databases (account_id, project_id, slug)
-SELECT DISTINCT p.account_id, p.project_id, w.database
-  FROM wanted w
-  JOIN all_accounts a ON a.slug = w.account
-  JOIN all_projects p ON p.account_id = a.account_id AND p.slug = w.project
-ON CONFLICT (project_id, slug) DO NOTHING
-"""
-
-_WANTED_ITEMS = """
-WITH wanted AS (
-    SELECT d.account_id, d.project_id, d.knowledge_database_id, w.path, w.partition_key, w.kind,
-           d.slug || '/' || w.path AS file_path
-      FROM unnest(%(accounts)s::text[], %(projects)s::text[], %(databases)s::text[],
-                  %(paths)s::text[], %(keys)s::text[], %(kinds)s::text[])
-           AS w(account, project, database, path, partition_key, kind)
-      JOIN accounts a ON a.slug = w.account
-      JOIN projects p ON p.account_id = a.account_id AND p.slug = w.project
-      JOIN knowledge_databases d ON d.project_id = p.project_id AND d.slug = w.database
-)
-"""
-
-# Two statements, so that items find their files by the index: joined in one, the planner takes
-# each list for one row and compares every item with every file.
-_REGISTER_FILES = f"""
-{_WANTED_ITEMS}
-INSERT INTO project_files (account_id, project_id, path)
-SELECT account_id, project_id, file_path FROM wanted
-ON CONFLICT (project_id, path) DO NOTHING
-"""  # noqa: S608 (constants only)
-
-_REGISTER_ITEMS = f"""
-{_WANTED_ITEMS}
-INSERT INTO knowledge_database_items
-    (account_id, project_id, knowledge_database_id, project_file_id, path, partition_key,
-     name, kind)
-SELECT w.account_id, w.project_id, w.knowledge_database_id, f.project_file_id, w.path,
-       w.partition_key, w.path, w.kind
-  FROM wanted w JOIN project_files f ON f.project_id = w.project_id AND f.path = w.file_path
-ON CONFLICT (knowledge_database_id, path) DO NOTHING
 """  # noqa: S608 (constants only)
 
 _ASSIGN_TO_BATCH = """
@@ -113,29 +54,6 @@ UPDATE knowledge_database_items i
    AND i.state <> 'gone'
 """
 
-_RENAME = (
-    # A new place may be that of an item that went before; its ids end here.
-    """
-    DELETE FROM project_files WHERE project_file_id IN
-        (SELECT i.project_file_id FROM knowledge_database_items i
-           JOIN unnest(%(databases)s::bigint[], %(paths)s::text[]) AS w(database, path)
-             ON i.knowledge_database_id = w.database AND i.path = w.path
-          WHERE i.state = 'gone')
-    """,
-    """
-    UPDATE knowledge_database_items i SET path = w.path, partition_key = w.partition_key
-      FROM unnest(%(items)s::bigint[], %(paths)s::text[], %(keys)s::text[])
-           AS w(item, path, partition_key)
-     WHERE i.knowledge_database_item_id = w.item
-    """,
-    """
-    UPDATE project_files f SET path = w.path
-      FROM unnest(%(items)s::bigint[], %(files)s::text[]) AS w(item, path)
-      JOIN knowledge_database_items i ON i.knowledge_database_item_id = w.item
-     WHERE f.project_file_id = i.project_file_id
-    """,
-)
-
 _RETRY_IS_DUE = f"""
 SELECT EXISTS (SELECT FROM knowledge_database_items i
                 WHERE i.state = 'failed' AND i.failure_is_retryable
@@ -157,6 +75,16 @@ SELECT partition_key, failure_code, failure_message, failure_hint, failure_attem
   FROM knowledge_database_items WHERE state = 'failed' ORDER BY partition_key
 """
 
+_FAILED_PLACES = """
+SELECT a.slug, p.slug, d.slug, i.path, i.partition_key
+  FROM knowledge_database_items i
+  JOIN accounts a USING (account_id)
+  JOIN projects p ON p.project_id = i.project_id
+  JOIN knowledge_databases d ON d.knowledge_database_id = i.knowledge_database_id
+ WHERE i.state = 'failed' AND (%s::text[] IS NULL OR i.partition_key = ANY(%s))
+ ORDER BY i.account_id, i.project_id, i.knowledge_database_item_id
+"""
+
 
 def known_items(conn: Conn) -> list[KnownItem]:
     """Every item that was ever seen, with whether its served rows are all there."""
@@ -169,37 +97,19 @@ def known_items(conn: Conn) -> list[KnownItem]:
     ]
 
 
-def register(conn: Conn, entries: Sequence[TreeEntry], generation_id: int) -> None:
-    """Create the accounts, projects, databases, files and items that are new."""
-    register_databases(
-        conn, {(entry.account, entry.project, entry.database) for entry in entries}, generation_id
+def existing_keys(conn: Conn, keys: Sequence[str]) -> set[str]:
+    """Those of *keys* that are an item's, gone or not."""
+    rows = conn.execute(
+        "SELECT partition_key FROM knowledge_database_items WHERE partition_key = ANY(%s)",
+        (list(keys),),
     )
-    values = {
-        "accounts": [entry.account for entry in entries],
-        "projects": [entry.project for entry in entries],
-        "databases": [entry.database for entry in entries],
-        "paths": [entry.path for entry in entries],
-        "keys": [entry.partition_key for entry in entries],
-        "kinds": [kind_of(entry.path) for entry in entries],
-    }
-    conn.execute(_REGISTER_FILES, values)
-    conn.execute(_REGISTER_ITEMS, values)
+    return {row[0] for row in rows}
 
 
-def register_databases(
-    conn: Conn, places: Iterable[tuple[str, str, str]], generation_id: int
-) -> None:
-    """Create accounts, projects and knowledge databases; empty folders count too."""
-    ordered = sorted(places)
-    conn.execute(
-        _REGISTER_FOLDERS,
-        {
-            "accounts": [place[0] for place in ordered],
-            "projects": [place[1] for place in ordered],
-            "databases": [place[2] for place in ordered],
-            "generation": generation_id,
-        },
-    )
+def failed_items(conn: Conn, keys: Sequence[str] | None) -> list[FailedPlace]:
+    """Where the items lie that stand failed; *keys* narrows to some of them."""
+    wanted = None if keys is None else list(keys)
+    return [FailedPlace(*row) for row in conn.execute(_FAILED_PLACES, (wanted, wanted))]
 
 
 def assign_to_batch(conn: Conn, batch_id: UUID, entries: Sequence[TreeEntry]) -> None:
@@ -237,19 +147,6 @@ def retry_is_due(conn: Conn, closed_accounts: Collection[int]) -> bool:
     row = conn.execute(_RETRY_IS_DUE, (list(closed_accounts),)).fetchone()
     assert row is not None
     return bool(row[0])
-
-
-def rename(conn: Conn, renames: Sequence[Rename]) -> None:
-    """Move items to their new paths; ids, revisions and served rows stay."""
-    values = {
-        "items": [rename.item.item_id for rename in renames],
-        "databases": [rename.item.knowledge_database_id for rename in renames],
-        "paths": [rename.entry.path for rename in renames],
-        "keys": [rename.entry.partition_key for rename in renames],
-        "files": [f"{rename.entry.database}/{rename.entry.path}" for rename in renames],
-    }
-    for statement in _RENAME:
-        conn.execute(statement, values)
 
 
 def mark_gone(conn: Conn, items: Sequence[KnownItem]) -> int:
