@@ -1,0 +1,212 @@
+"""kill -9 of real processes under `kshift up`: everything comes back without a hand being moved."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from command_line import CommandLine, command_line
+from embedding_server import Fault
+from oracles import (
+    Reader,
+    assert_no_request_mixes_accounts,
+    assert_paid_once,
+    embed,
+    kept_hashes,
+)
+from waiting import wait_until
+from workshop import sections
+
+from kshift_assets.partitions import PARTITION_SET, knowledge_items
+from kshift_knowledge.consistency import find_inconsistencies
+from kshift_knowledge.embedders.limiter import MAX_IN_FLIGHT
+from kshift_knowledge.errors import StoreUnavailable
+from kshift_knowledge.postgres.credentials import Credentials
+from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.embedded import SERVER
+from kshift_knowledge.postgres.generations import require_default_generation
+from kshift_knowledge.postgres.keeper import dismiss
+from kshift_knowledge.postgres.roles import Connections, connections
+
+ACCOUNTS = ("acme", "blix")
+START_S = 120.0
+RECOVERY_S = 240.0  # a run that was killed before it began is given up after 180 s
+LOOK_S = 0.5  # a look rebuilds the index in memory, and the processes need the cores
+
+WORKER = ("multiprocessing.spawn",)
+CODE_SERVER = ("dagster api grpc",)
+DAEMON = ("dagster-daemon",)
+POSTGRES = ("bin/postgres",)
+EVERYTHING = ("",)
+ALL_BUT_UP = (*WORKER, *CODE_SERVER, *DAEMON, "dagster-webserver", "kshift_api", *POSTGRES)
+
+
+@dataclass
+class Running:
+    """`kshift up` on a home of its own, which may be killed and started again."""
+
+    line: CommandLine
+    stack: ExitStack
+    process: subprocess.Popen[str]
+
+    def restart(self) -> None:
+        self.process = self.stack.enter_context(self.line.started("up"))
+
+    def kill(self, victims: Collection[str]) -> set[str]:
+        """
+        Kill -9 whatever carries one of the victims' words, all of it in one go.
+
+        Returns the words that were found: some process may not have been there.
+        """
+        found = set()
+        for pid, command in self.line.processes().items():
+            words = {word for word in victims if word in command}
+            if words:
+                found |= words
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return found
+
+    def urls(self) -> Connections:
+        """How the roles reach the server; the keeper that asking leaves behind is let go."""
+        admin_url = self.line.json("doctor")["database_url"]
+        dismiss(self.line.home)
+        return connections(admin_url, Credentials(self.line.home), server=SERVER)
+
+
+@contextmanager
+def running() -> Iterator[Running]:
+    ports = {"KSHIFT_API_PORT": _free_port(), "KSHIFT_DAGSTER_PORT": _free_port()}
+    with command_line(**ports) as line, ExitStack() as stack:
+        line.write("acme/site/notes/first.md", "---\nname: acme\n---\nacme is here.\n")
+        line.write("blix/site/notes/first.md", "---\nname: blix\n---\nblix is here.\n")
+        up = Running(line, stack, stack.enter_context(line.started("up")))
+        try:
+            wait_until(lambda: line.embedding_server.counts["requests"] >= 2, START_S)
+            yield up
+        finally:
+            up.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                up.process.wait(60)
+
+
+class Witness:
+    """Writes into the tree, reads what is served, and says what is wrong in the end."""
+
+    def __init__(self, up: Running, writer: Database, reader: Database, dagster_home: Path) -> None:
+        with writer.transaction() as conn:
+            generation = require_default_generation(conn)
+        self.up = up
+        self.writer = writer
+        self.reader = Reader(reader, generation)
+        self.dagster_home = dagster_home
+        for account in ACCOUNTS:
+            key = f"{account}/site/notes/first.md"
+            self.reader.wrote(key, (up.line.tree / key).read_text())
+
+    def write(self, word: str, files: int) -> None:
+        for account in ACCOUNTS:
+            for number in range(files // len(ACCOUNTS)):
+                parts = (f"{word}-{account}-{number}-{part}" for part in range(4))
+                text = f"---\nname: {account}\n---\n" + sections(*parts)
+                key = f"{account}/site/notes/{number}.md"
+                self.reader.wrote(key, text)
+                self.up.line.write(key, text)
+
+    def kill_in_the_middle(self, word: str, files: int, victims: Collection[str], at: int) -> None:
+        """Change files, kill when so many requests came for them, and wait for a true index."""
+        server = self.up.line.embedding_server
+        begun = len(server.requests)
+        server.always(lambda request: Fault(delay_s=0.05 * (request.order - begun)))
+        self.write(word, files)
+        wait_until(lambda: len(server.requests) >= begun + at, START_S)
+        kept = kept_hashes(self.writer)
+        killed = self.up.kill(victims)
+        asked, sent = len(server.requests), len(server.texts)
+        assert killed == set(victims)
+        if "" in victims:
+            self.up.restart()
+        server.always(Fault())
+        wait_until(self.is_true, RECOVERY_S, poll_s=LOOK_S)
+
+        assert_paid_once(server, kept, sent)
+        again = set(server.texts[:sent]) & set(server.texts[sent:])
+        in_flight = server.requests[max(0, asked - MAX_IN_FLIGHT) : asked]
+        assert again <= {text for request in in_flight for text in request.texts}
+
+    def is_true(self) -> bool:
+        """Whether the index is what the tree gives, and no run is left."""
+        try:
+            return not find_inconsistencies(self.writer, self.up.line.tree, embed=embed) and (
+                not self._open_runs()
+            )
+        except StoreUnavailable:
+            return False
+
+    def assert_saw_only_truth(self) -> None:
+        self.reader.assert_saw_only_whole_versions()
+        assert_no_request_mixes_accounts(self.up.line.embedding_server, ACCOUNTS)
+        with dg.DagsterInstance.from_config(str(self.dagster_home)) as instance:
+            for asset in ("chunks", "embeddings"):
+                keys = instance.get_dynamic_partitions(PARTITION_SET)
+                found = instance.get_status_by_partition(dg.AssetKey(asset), keys, knowledge_items)
+                assert found is not None
+                assert {status and status.value for status in found.values()} == {"MATERIALIZED"}
+
+    def _open_runs(self) -> int:
+        with dg.DagsterInstance.from_config(str(self.dagster_home)) as instance:
+            open_statuses = [
+                dg.DagsterRunStatus.QUEUED,
+                dg.DagsterRunStatus.STARTING,
+                dg.DagsterRunStatus.STARTED,
+            ]
+            return instance.get_runs_count(dg.RunsFilter(statuses=open_statuses))
+
+
+@contextmanager
+def witness(up: Running) -> Iterator[Witness]:
+    urls = up.urls()
+    with (
+        Database(urls.writer_url, max_connections=2) as writer,
+        Database(urls.reader_url, max_connections=2, timeout_s=1) as reader,
+    ):
+        seen = Witness(up, writer, reader, up.line.home / "dagster")
+        with seen.reader.reading():
+            yield seen
+        seen.assert_saw_only_truth()
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.timeout(900)
+def test_killed_processes_leave_a_true_index_without_a_manual_step() -> None:
+    with running() as up, witness(up) as seen:
+        wait_until(seen.is_true, START_S, poll_s=LOOK_S)
+        seen.kill_in_the_middle("worker", 40, WORKER, at=2)
+        seen.kill_in_the_middle("dagster", 40, (*WORKER, *CODE_SERVER, *DAEMON), at=3)
+        seen.kill_in_the_middle("all", 40, EVERYTHING, at=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_twenty_rounds_of_random_kills_leave_a_true_index() -> None:
+    chance = random.Random(3)
+    choices = (WORKER, CODE_SERVER, DAEMON, POSTGRES, (*WORKER, *POSTGRES), ALL_BUT_UP, EVERYTHING)
+    with running() as up, witness(up) as seen:
+        for turn in range(20):
+            seen.kill_in_the_middle(
+                f"turn{turn}", 500, chance.choice(choices), at=chance.randrange(1, 30)
+            )
