@@ -108,6 +108,7 @@ def _build(home: Home, cookie_secret: bytes) -> Flask:
         top_k=home.settings.top_k,
         max_chars=home.settings.max_chars,
         max_in_flight=THREADS - 8,
+        keeps_query=home.settings.receipt_query == "text",
     )
     return create_app(services)
 

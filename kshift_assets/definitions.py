@@ -12,14 +12,19 @@ from kshift_assets.automations import (
     load_automations,
 )
 from kshift_assets.jobs import index_job
+from kshift_assets.receipts import Retention, receipt_impact, receipts_job, receipts_schedule
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.sensors import knowledge_files_sensor
 
 defs = dg.Definitions(
-    assets=[knowledge_files, index_items, served_table, automations_files, load_automations],
-    jobs=[index_job, automations_job],
+    assets=[
+        *(knowledge_files, index_items, served_table),
+        *(automations_files, load_automations, receipt_impact),
+    ],
+    jobs=[index_job, automations_job, receipts_job],
+    schedules=[receipts_schedule],
     sensors=[knowledge_files_sensor, automations_sensor],
-    resources={"index": KnowledgeIndex()},
+    resources={"index": KnowledgeIndex(), "retention": Retention()},
     # The run is one step already: a process of its own for it would only take seconds to start.
     executor=dg.in_process_executor,
 )

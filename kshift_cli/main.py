@@ -18,6 +18,7 @@ _COMMANDS = {
     "retry": "Index failed items again, quarantined ones too.",
     "ask": "Ask a question from the command line.",
     "status": "Show every knowledge database and every failed item.",
+    "impact": "Say which receipts cite an item and whether it still says that.",
     "keys": "Create, list and revoke API keys.",
     "migrate": "Prepare the database: roles, schema, Dagster's own database.",
     "doctor": "Check what kshift needs and say what is missing.",

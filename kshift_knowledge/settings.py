@@ -147,8 +147,23 @@ class Settings(BaseSettings):
         description="Run for each failed Dagster run, with a JSON document on stdin: codes and "
         "counts, no text of customers.",
     )
+    receipt_days: int = Field(default=90, ge=1, description="How long receipts are kept.")
+    receipt_query: Literal["text", "hash"] = Field(
+        default="text",
+        description="What receipts keep of a question: its `text` and vector, or its SHA-256 "
+        "`hash` alone. A prompt that was handed on is kept either way.",
+    )
     api_port: Port = Field(default=8080, description="Port of the API.")
     dagster_port: Port = Field(default=3000, description="Port of the Dagster page, loopback only.")
+    mcp_port: Port = Field(default=8081, description="Port of `kshift mcp --http`, loopback only.")
+    api_url: str | None = Field(
+        default=None,
+        description="Where `kshift mcp` finds the API. Default: this machine, at "
+        "`KSHIFT_API_PORT`.",
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="The key of one automation, which `kshift mcp` asks with."
+    )
     store: Literal["pgvector"] = Field(default="pgvector", description="Where vectors live.")
 
     @model_validator(mode="after")

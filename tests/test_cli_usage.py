@@ -59,6 +59,7 @@ def test_every_command_of_the_contract_is_there() -> None:
         ("keys", "list"),
         ("keys", "revoke"),
         ("demo",),
+        ("impact",),
     }
 
 

@@ -231,7 +231,7 @@ def test_the_code_location_has_exactly_these_assets() -> None:
 
     assert keys == {
         *("knowledge_files", "chunks", "embeddings", "knowledge_chunks"),
-        *("automations_files", "automations", "knowledge_edges"),
+        *("automations_files", "automations", "knowledge_edges", "receipt_impact"),
     }
     graph = defs.resolve_asset_graph()
     assert graph.get(EMBEDDINGS).parent_keys == {CHUNKS}

@@ -20,6 +20,7 @@ from kshift_assets.automations import (
 )
 from kshift_assets.definitions import defs
 from kshift_assets.launch_automations import load_automations_once
+from kshift_assets.receipts import RECEIPT_IMPACT, FixedRetention, receipt_impact
 from kshift_assets.resources import OpenIndex
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
@@ -150,3 +151,36 @@ def test_the_sensor_waits_for_a_run_that_is_on_its_way(place: Dagster) -> None:
 
     assert isinstance(skipped, dg.SkipReason)
     assert "on its way" in (skipped.skip_message or "")
+
+
+def test_the_receipts_asset_purges_and_counts_without_the_customers_words(place: Dagster) -> None:
+    database = place.workshop.database
+    with database.transaction() as conn:
+        conn.execute(
+            "INSERT INTO receipts (receipt_id, account_id, project_id, knowledge_database_ids,"
+            " mode, query, query_hash, request, hits, cited_item_ids, dropped, context, usage,"
+            " timings_ms, created_at)"
+            " SELECT gen_random_uuid(), account_id, project_id, '{}', 'vector', 'SECRET', '', '{}',"
+            "  jsonb_build_array(jsonb_build_object('knowledge_database_item_id',"
+            "   knowledge_database_item_id, 'content_hash', '', 'content', words)), '{}', '[]',"
+            "  'SECRET', '{}', '{}', now() - age"
+            " FROM knowledge_database_items, (VALUES ('alpha0', interval '1 day'),"
+            "  ('SECRET', '1 day'), ('alpha0', '31 days')) AS v(words, age)"
+        )
+
+    result = dg.materialize(
+        [receipt_impact],
+        instance=place.instance,
+        resources={
+            "index": OpenIndex(place.workshop.services),
+            "retention": FixedRetention(30),
+        },
+    )
+
+    assert result.success
+    shown = metadata(place, RECEIPT_IMPACT)
+    assert shown["receipts_purged"] == 1
+    assert (shown["receipts_unchanged"], shown["receipts_changed_since"]) == (1, 1)
+    assert "| acme/site | 0 | 1 | 1 |" in str(shown["projects"])
+    assert "SECRET" not in str(shown)
+    assert defs.resolve_asset_graph().get(RECEIPT_IMPACT).parent_keys == {dg.AssetKey("embeddings")}

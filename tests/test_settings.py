@@ -30,8 +30,11 @@ DEFAULTS: dict[str, Any] = {
     "KSHIFT_TOP_K": 6,
     "KSHIFT_MAX_CHARS": 1500,
     "KSHIFT_REUSE_DAYS": 30,
+    "KSHIFT_RECEIPT_DAYS": 90,
+    "KSHIFT_RECEIPT_QUERY": "text",
     "KSHIFT_API_PORT": 8080,
     "KSHIFT_DAGSTER_PORT": 3000,
+    "KSHIFT_MCP_PORT": 8081,
     "KSHIFT_STORE": "pgvector",
 }
 SECRETS = (
@@ -40,6 +43,7 @@ SECRETS = (
     "KSHIFT_READER_URL",
     "KSHIFT_DAGSTER_URL",
     "OPENAI_API_KEY",
+    "KSHIFT_API_KEY",
 )
 
 
