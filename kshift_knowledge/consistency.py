@@ -77,7 +77,7 @@ def assert_consistent(
         more = f"\n  and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
         raise IndexInconsistent(
             f"{len(found)} contradictions between the knowledge tree and the index:\n{named}{more}",
-            hint="`kshift index --full` reads every file again and replaces what differs.",
+            hint="Materialize these items in Dagster: that builds all their rows again.",
         )
 
 

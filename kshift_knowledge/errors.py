@@ -55,6 +55,12 @@ class StoreUnavailable(NotReady):
     is_retryable = True
 
 
+class DiskFull(NotReady):
+    """The database has no room left: nothing was written, and waiting makes none."""
+
+    code = "disk_full"
+
+
 class NotFound(KshiftError):
     """The id does not exist inside the caller's scope (or at all: both look the same)."""
 

@@ -178,7 +178,8 @@ def test_the_error_names_the_items_and_quotes_no_text(workshop: Workshop) -> Non
 
     assert f"{DATABASE}/a.md" in raised.value.message
     assert "secret" not in str(raised.value)
-    assert "--full" in raised.value.hint
+    workshop.index_by_hand("a.md", "deep/b.md")
+    assert {one.item for one in found_in(workshop)} == {"blix/site/notes/c.md"}, "as the hint says"
 
 
 def test_what_is_written_meanwhile_is_not_mixed_in(workshop: Workshop) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 from crashes import crash_postgres
 from embedding_server import Fault, Request
@@ -16,12 +17,13 @@ from postgres_server import PostgresServer, running_server
 from waiting import wait_until
 from workshop import DATABASE, Workshop, open_workshop, sections
 
-from kshift_knowledge.errors import StoreUnavailable
+from kshift_knowledge.errors import DiskFull, StoreUnavailable
 from kshift_knowledge.failpoints import armed
 from kshift_knowledge.indexing.embedding_work import MAX_INPUTS
 from kshift_knowledge.postgres import batches
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.patience import insist
+from kshift_knowledge.postgres.urls import database_of, with_database
 
 FILES = 12
 
@@ -40,6 +42,7 @@ class Watched:
     workshop: Workshop
     server: PostgresServer
     reader: Reader
+    admin_url: str
 
     def write_all(self, word: str) -> None:
         for number in range(FILES):
@@ -60,7 +63,8 @@ def watched(tmp_path: Path, server: PostgresServer) -> Iterator[Watched]:
         Database(urls.reader_url, timeout_s=1) as reader,
         open_workshop(tmp_path / "tree", writer) as workshop,
     ):
-        yield Watched(workshop, server, Reader(reader, workshop.generation))
+        admin_url = with_database(server.address.admin_url, database_of(urls.writer_url))
+        yield Watched(workshop, server, Reader(reader, workshop.generation), admin_url)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,55 @@ def test_a_run_outlives_a_crash_of_the_server(
 
     assert set(done.statuses.values()) == {"indexed"}
     assert len(workshop.server.texts) == len(set(workshop.server.texts)), "nothing is paid twice"
+    watched.reader.assert_saw_only_whole_versions()
+    assert_true(workshop)
+
+
+def test_a_run_outlives_that_all_its_connections_are_cut(watched: Watched) -> None:
+    workshop = watched.workshop
+    watched.write_all("old")
+    workshop.index()
+    watched.write_all("new")
+
+    def cut() -> None:
+        url = watched.admin_url
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE usename = 'kshift_writer' AND datname = current_database()"
+            )
+
+    with watched.reader.reading(), armed("swap_deleted", cut):
+        done = workshop.index()
+
+    assert set(done.statuses.values()) == {"indexed"}
+    watched.reader.assert_saw_only_whole_versions()
+    assert_true(workshop)
+
+
+def test_a_full_disk_breaks_the_run_off_and_it_goes_on_when_there_is_room(
+    watched: Watched,
+) -> None:
+    workshop = watched.workshop
+    watched.write_all("old")
+    workshop.index()
+    watched.write_all("new")
+    with psycopg.connect(watched.admin_url, autocommit=True) as admin:
+        # The server's own error, raised in the middle of the rows of the second slice.
+        admin.execute(
+            "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF NEW.content LIKE '%new7x1%' THEN RAISE EXCEPTION USING ERRCODE = '53100';"
+            " END IF; RETURN NEW; END $$"
+        )
+        admin.execute(
+            "CREATE TRIGGER no_room BEFORE INSERT ON chunks FOR EACH ROW EXECUTE FUNCTION no_room()"
+        )
+        with watched.reader.reading():
+            with pytest.raises(DiskFull):
+                workshop.index()
+            admin.execute("DROP TRIGGER no_room ON chunks")
+            workshop.index()
+
     watched.reader.assert_saw_only_whole_versions()
     assert_true(workshop)
 

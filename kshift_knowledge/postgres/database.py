@@ -12,7 +12,7 @@ from psycopg import Connection
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from kshift_knowledge.errors import StoreUnavailable
+from kshift_knowledge.errors import DiskFull, StoreUnavailable
 from kshift_knowledge.records import Scope
 
 Conn = Connection[TupleRow]
@@ -72,6 +72,11 @@ class Database:
             raise StoreUnavailable(
                 "The database cancelled a statement that took too long.",
                 hint=STATEMENT_TIMEOUT_HINT,
+            ) from exc
+        except psycopg.errors.DiskFull as exc:
+            raise DiskFull(
+                "The database's disk is full; nothing of this step was written.",
+                hint="Make room, then run `kshift index` again: it goes on from there.",
             ) from exc
         except (psycopg.OperationalError, psycopg.InterfaceError) as exc:
             raise StoreUnavailable(
