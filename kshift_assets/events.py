@@ -24,6 +24,7 @@ from kshift_knowledge.records import Generation
 FILES = dg.AssetKey("knowledge_files")
 CHUNKS = dg.AssetKey("chunks")
 EMBEDDINGS = dg.AssetKey("embeddings")
+TABLE = dg.AssetKey("knowledge_chunks")
 
 CODE_VERSION = "1"  # of the pipeline; goes up with chunker.PIPELINE_VERSION
 _DEBUG = 10
