@@ -19,6 +19,7 @@ from kshift_knowledge.client_records import (
     Comparison,
     KnowledgeDatabase,
     KnowledgeDatabases,
+    Progress,
     Receipt,
     ReceiptLine,
     Receipts,
@@ -135,6 +136,9 @@ class KshiftClient:
     def knowledge_databases(self) -> tuple[KnowledgeDatabase, ...]:
         path = "/v1/knowledge-databases"
         return self._send(KnowledgeDatabases, "GET", path).knowledge_databases
+
+    def progress(self) -> Progress:
+        return self._send(Progress, "GET", "/v1/progress")
 
     def automations(self) -> tuple[Automation, ...]:
         return self._send(Automations, "GET", "/v1/automations").automations

@@ -171,6 +171,44 @@ class KnowledgeDatabases(Record):
     knowledge_databases: tuple[KnowledgeDatabase, ...]
 
 
+class ItemCounts(Record):
+    """How many items are in which state."""
+
+    done: int
+    running: int
+    failed: int
+    waiting: int
+
+
+class Figures(Record):
+    """How far indexing is. eta_s: None when no run is alive, or it has no speed yet."""
+
+    items: ItemCounts
+    eta_s: float | None
+    oldest_waiting_at: datetime | None
+    tokens_spent: int
+    tokens_saved: int
+    cost_usd: float | None
+
+
+class DatabaseFigures(Figures):
+    """The figures of one knowledge database."""
+
+    account_id: int
+    account: str
+    project_id: int
+    project: str
+    knowledge_database_id: int
+    knowledge_database: str
+
+
+class Progress(Record):
+    """All that the key may see together, and each knowledge database."""
+
+    progress: Figures
+    knowledge_databases: tuple[DatabaseFigures, ...]
+
+
 class ReceiptLine(Record):
     """A receipt in the list; hits and dropped are counts."""
 

@@ -31,6 +31,7 @@ SCHEMAS = {
     "AutomationContext": "ContextResponse",
     "Comparison": "CompareResponse",
     "ToolAnswer": "ToolResponse",
+    "Progress": "ProgressAnswer",
 }
 RECORDS = {
     name: record
@@ -118,6 +119,7 @@ def test_automations_tools_and_receipts_come_typed(api: ServedApi, client: Kshif
     assert [tool.name for tool in client.tools()] == ["retrieve_knowledge"]
     assert {one.knowledge_database for one in client.knowledge_databases()} == {"notes", "blog"}
     assert receipt.prompt == context.prompt
+    assert client.progress().progress.items.failed == 0
     assert {(one.content, one.state) for one in receipt.citations} == {
         (text, "unchanged") for text in (FEAR, RAIN, STYLE)
     }
