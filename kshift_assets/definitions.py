@@ -14,7 +14,7 @@ from kshift_assets.automations import (
 )
 from kshift_assets.checks import check_index, check_job, check_schedule
 from kshift_assets.jobs import index_job
-from kshift_assets.receipts import Retention, receipt_impact, receipts_job, receipts_schedule
+from kshift_assets.receipts import receipt_impact, receipts_job, receipts_schedule
 from kshift_assets.resources import KnowledgeIndex, OperatorSettings
 from kshift_assets.sensors import knowledge_files_sensor
 from kshift_assets.upkeep import (
@@ -33,11 +33,7 @@ defs = dg.Definitions(
     jobs=[index_job, automations_job, receipts_job, check_job, reconcile_job, hash_pass_job],
     schedules=[receipts_schedule, check_schedule, reconcile_schedule, hash_pass_schedule],
     sensors=[knowledge_files_sensor, automations_sensor, failed_runs_sensor],
-    resources={
-        "index": KnowledgeIndex(),
-        "retention": Retention(),
-        "operator": OperatorSettings(),
-    },
+    resources={"index": KnowledgeIndex(), "operator": OperatorSettings()},
     # The run is one step already: a process of its own for it would only take seconds to start.
     executor=dg.in_process_executor,
 )
