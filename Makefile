@@ -35,5 +35,18 @@ bench: setup
 soak: setup
 	$(BIN)/python -m pytest -m soak
 
+# pyduck-janitor and what only it needs are left out: docs/decisions.md#local-model
+NEVER_NEEDED := pyduck-janitor pandas duckdb
+
+lock:  ## Bring requirements.lock in step with pyproject.toml; what still fits keeps its version
+	$(PYTHON) -m venv build/lock
+	cp requirements.lock build/lock/requirements
+	build/lock/bin/python -m pip install --quiet pip-tools
+	build/lock/bin/pip-compile --quiet --generate-hashes --strip-extras --all-extras --no-header \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+	    $(NEVER_NEEDED:%=--unsafe-package=%) --output-file=build/lock/requirements pyproject.toml
+	(head -2 requirements.lock; cat build/lock/requirements) > build/lock/requirements.lock
+	mv build/lock/requirements.lock requirements.lock
+
 clean:
 	rm -rf $(VENV) build *.egg-info

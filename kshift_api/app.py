@@ -17,6 +17,7 @@ from kshift_api.automations import automations_blueprint
 from kshift_api.bodies import READ_LIMIT
 from kshift_api.pages import pages_blueprint
 from kshift_api.problems import Problem, register_problems
+from kshift_api.progress import progress_blueprint
 from kshift_api.receipts import receipts_blueprint
 from kshift_api.retrieve import retrieve_blueprint
 from kshift_api.schemas import MAX_ID
@@ -80,6 +81,7 @@ def create_app(services: ApiServices) -> Flask:
     app.register_blueprint(retrieve_blueprint(services))
     app.register_blueprint(automations_blueprint(services))
     app.register_blueprint(receipts_blueprint(services))
+    app.register_blueprint(progress_blueprint(services))
     app.register_blueprint(pages_blueprint(services))
     app.register_blueprint(sign_in_blueprint(key_ring, cookies))
     app.register_blueprint(service_blueprint(services))

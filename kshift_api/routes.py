@@ -18,6 +18,7 @@ from kshift_api.automation_schemas import (
     ToolResponse,
     Tools,
 )
+from kshift_api.progress import ProgressAnswer
 from kshift_api.receipt_schemas import MAX_RECEIPTS, Receipt, Receipts
 from kshift_api.schemas import (
     MAX_ID,
@@ -88,6 +89,14 @@ ROUTES = (
         "get",
         "The knowledge databases that the key may see.",
         KnowledgeDatabases,
+        (401, *_WITH_DATABASE),
+        security=("key",),
+    ),
+    Route(
+        "/v1/progress",
+        "get",
+        "How far indexing is with what the key may see, and what it cost.",
+        ProgressAnswer,
         (401, *_WITH_DATABASE),
         security=("key",),
     ),

@@ -109,6 +109,7 @@ def _build(home: Home, cookie_secret: bytes) -> Flask:
         max_chars=home.settings.max_chars,
         max_in_flight=THREADS - 8,
         keeps_query=home.settings.receipt_query == "text",
+        prices=home.settings.prices,
     )
     return create_app(services)
 

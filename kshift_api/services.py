@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kshift_api.metrics import Metrics
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.prices import DEFAULT_PRICES
 from kshift_knowledge.records import Generation
 from kshift_knowledge.retrieval import MAX_CHARS, TOP_K, Retrieve
 
@@ -27,6 +28,7 @@ class ApiServices:
     the server has threads, so that `/healthz` always answers.
     key_cache_s: how long a revoked key may still work.
     body_timeout_s: how long a body may take to arrive.
+    prices: dollars per million tokens, by model.
     keeps_query: whether receipts keep a question's text and vector, or its hash alone.
     """
 
@@ -40,4 +42,5 @@ class ApiServices:
     key_cache_s: float = 2.0
     body_timeout_s: float = 10.0
     keeps_query: bool = True
+    prices: Mapping[str, float] = field(default_factory=lambda: DEFAULT_PRICES)
     metrics: Metrics = field(default_factory=Metrics)

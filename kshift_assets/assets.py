@@ -9,12 +9,14 @@ from uuid import UUID
 
 import dagster as dg
 
+from kshift_assets.checks import check_run, run_check
 from kshift_assets.events import (
     CHUNKS,
     CODE_VERSION,
     EMBEDDINGS,
     FILES,
     STEP,
+    TABLE,
     Announcement,
     announce,
 )
@@ -28,7 +30,7 @@ from kshift_knowledge.postgres import run_lock
 
 GROUP = "knowledge"
 OWNERS = ["team:kshift"]
-TABLE = "knowledge_chunks"
+EMBEDDING_POOL = "embedding_api"  # dagster.yaml says how many runs may ask it at once
 
 knowledge_files = dg.AssetSpec(
     FILES,
@@ -46,7 +48,7 @@ served_table = dg.AssetSpec(
     group_name=GROUP,
     kinds={"postgres"},
     owners=OWNERS,
-    metadata={"dagster/table_name": TABLE},
+    metadata={"dagster/table_name": TABLE.to_user_string()},
 )
 
 
@@ -74,13 +76,15 @@ served_table = dg.AssetSpec(
             skippable=True,
         ),
     ],
+    check_specs=[run_check],
     partitions_def=knowledge_items,
     backfill_policy=dg.BackfillPolicy.single_run(),
     can_subset=True,
+    pool=EMBEDDING_POOL,
 )
 def index_items(
     context: dg.AssetExecutionContext, index: dg.ResourceParam[KnowledgeIndex]
-) -> Iterator[None]:
+) -> Iterator[dg.AssetCheckResult]:
     """
     Index the items of a batch, or of the partitions that a person chose.
 
@@ -109,8 +113,9 @@ def index_items(
         announce(context.instance, run, services.generation, news, context.selected_asset_keys)
         if batch_id is not None:
             set_announced(services, batch_id)
+        if run_check.key in context.selected_asset_check_keys:
+            yield check_run(services, outcomes)
     _fail_if_any_failed(context, outcomes)
-    yield from ()
 
 
 def _fail_if_any_failed(context: dg.AssetExecutionContext, outcomes: list[ItemOutcome]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 
 import dagster as dg
@@ -24,6 +25,7 @@ from kshift_knowledge.records import Generation
 FILES = dg.AssetKey("knowledge_files")
 CHUNKS = dg.AssetKey("chunks")
 EMBEDDINGS = dg.AssetKey("embeddings")
+TABLE = dg.AssetKey("knowledge_chunks")
 
 CODE_VERSION = "2"  # of the pipeline; goes up with chunker.PIPELINE_VERSION
 _DEBUG = 10
@@ -78,16 +80,23 @@ def announce(
     """
     done = [one for one in announcements if one.status in _DONE]
     failed = [one for one in announcements if one.status == "failed"]
-    batches = [[_observed_file(run, one) for one in done]]
+    _store(instance, run, done, partial(_observed_file, run))
     for asset_key in (CHUNKS, EMBEDDINGS):
         if asset_key in assets:
-            batches.append([_materialized(run, generation, asset_key, one) for one in done])
-            batches.append([_planned(run, asset_key, one) for one in failed])
-    for batch in batches:
-        for start in range(0, len(batch), _EVENTS_AT_ONCE):
-            instance.event_log_storage.store_event_batch(
-                [_entry(run, event) for event in batch[start : start + _EVENTS_AT_ONCE]]
-            )
+            _store(instance, run, done, partial(_materialized, run, generation, asset_key))
+            _store(instance, run, failed, partial(_planned, run, asset_key))
+
+
+def _store(
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    announcements: Sequence[Announcement],
+    event_of: Callable[[Announcement], DagsterEvent],
+) -> None:
+    """Store a batch of one kind; events are made a part at a time, since each weighs kilobytes."""
+    for start in range(0, len(announcements), _EVENTS_AT_ONCE):
+        part = announcements[start : start + _EVENTS_AT_ONCE]
+        instance.event_log_storage.store_event_batch([_entry(run, event_of(one)) for one in part])
 
 
 def _observed_file(run: dg.DagsterRun, one: Announcement) -> DagsterEvent:

@@ -169,17 +169,21 @@ def _open_instance(dagster_home: Path) -> Iterator[dg.DagsterInstance]:
         instance.optimize_for_webserver(
             statement_timeout=_STATEMENT_TIMEOUT_MS, pool_recycle=_RECYCLE_S, max_overflow=4
         )
-        sqlalchemy.event.listen(Pool, "checkout", _refuse_dead)
+        opened: set[Any] = set()
+
+        def refuse_dead(connection: Any, *_: object) -> None:
+            """Replace an idle connection that has something to say: its server is gone."""
+            opened.add(connection)
+            if select.select([connection], [], [], 0)[0]:
+                raise InvalidatePoolError
+
+        sqlalchemy.event.listen(Pool, "checkout", refuse_dead)
         try:
             yield instance
         finally:
-            sqlalchemy.event.remove(Pool, "checkout", _refuse_dead)
-
-
-def _refuse_dead(connection: Any, *_: object) -> None:
-    """Replace an idle connection that has something to say: its server is gone."""
-    if select.select([connection], [], [], 0)[0]:
-        raise InvalidatePoolError
+            sqlalchemy.event.remove(Pool, "checkout", refuse_dead)
+            for connection in opened:  # the instance leaves its pools to the garbage collector
+                connection.close()
 
 
 def _run(

@@ -8,30 +8,12 @@ import dagster as dg
 
 from kshift_assets.assets import OWNERS
 from kshift_assets.events import EMBEDDINGS
-from kshift_assets.resources import KnowledgeIndex
+from kshift_assets.resources import KnowledgeIndex, OperatorSettings
 from kshift_knowledge.postgres import impact, receipts
 from kshift_knowledge.postgres.impact import STATES
-from kshift_knowledge.settings import load_settings
 
 RECEIPT_IMPACT = dg.AssetKey("receipt_impact")
 _MOST_PROJECTS = 100
-
-
-class Retention:
-    """How long receipts are kept, as the settings of the environment say."""
-
-    def days(self) -> int:
-        return load_settings().receipt_days
-
-
-class FixedRetention(Retention):
-    """A number of days that the caller knows."""
-
-    def __init__(self, days: int) -> None:
-        self._days = days
-
-    def days(self) -> int:
-        return self._days
 
 
 @dg.asset(
@@ -44,11 +26,11 @@ class FixedRetention(Retention):
     owners=OWNERS,
 )
 def receipt_impact(
-    index: dg.ResourceParam[KnowledgeIndex], retention: dg.ResourceParam[Retention]
+    index: dg.ResourceParam[KnowledgeIndex], operator: dg.ResourceParam[OperatorSettings]
 ) -> dg.MaterializeResult[None]:
     """Delete what is older than it may be, and count the rest."""
     with index.open() as services, services.database.transaction() as conn:
-        purged = receipts.purge(conn, retention.days())
+        purged = receipts.purge(conn, operator.load().receipt_days)
         by_project = impact.summary(conn)
     totals = {
         f"receipts_{state.replace(' ', '_')}": sum(one[state] for one in by_project.values())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from kshift_knowledge.home import open_home
 from kshift_knowledge.indexing.runs import IndexServices
-from kshift_knowledge.settings import load_settings
+from kshift_knowledge.settings import Settings, load_settings
 
 
 class KnowledgeIndex:
@@ -28,3 +28,20 @@ class OpenIndex(KnowledgeIndex):
     @contextmanager
     def open(self) -> Iterator[IndexServices]:
         yield self._services
+
+
+class OperatorSettings:
+    """The settings of the environment, for what runs beside indexing."""
+
+    def load(self) -> Settings:
+        return load_settings()
+
+
+class FixedSettings(OperatorSettings):
+    """Settings that the caller knows."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def load(self) -> Settings:
+        return self._settings

@@ -20,6 +20,7 @@ _COMMANDS = {
     "status": "Show every knowledge database and every failed item.",
     "impact": "Say which receipts cite an item and whether it still says that.",
     "keys": "Create, list and revoke API keys.",
+    "mcp": "Serve an automation's knowledge to agents (MCP).",
     "migrate": "Prepare the database: roles, schema, Dagster's own database.",
     "doctor": "Check what kshift needs and say what is missing.",
     "demo": "Index examples/knowledge in a home of its own and ask three questions.",

@@ -1,25 +1,41 @@
-"""`kshift status`: every knowledge database and every failed item."""
+"""`kshift status`: how far indexing is, every knowledge database and every failed item."""
 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil
 
 import click
-from rich.console import Console
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from kshift_cli.home import open_home
 from kshift_cli.index import show_failures, show_mistakes
-from kshift_cli.output import json_option, printable, reporting_errors, show_json
+from kshift_cli.output import console, json_option, printable, reporting_errors, show_json
 from kshift_knowledge.postgres import canvases, items, status
+from kshift_knowledge.postgres.audit import snapshot
+from kshift_knowledge.postgres.canvases import AutomationProblem
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.progress import Progress, read_progress
 from kshift_knowledge.records import Failure
 from kshift_knowledge.settings import load_settings
 
 _WATCH_S = 1.0
-_PIPE_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """One moment of the index."""
+
+    progress: Progress
+    databases: list[status.DatabaseStatus]
+    failures: list[Failure]
+    mistakes: list[AutomationProblem]
 
 
 @click.command("status", epilog="Example: kshift status --json")
@@ -27,46 +43,63 @@ _PIPE_WIDTH = 160
 @json_option
 @reporting_errors
 def command(is_watching: bool, as_json: bool) -> None:
-    """Show every knowledge database and every failed item."""
-    with open_home(load_settings()) as home, home.writer() as database:
+    """Show how far indexing is, every knowledge database and every failed item."""
+    settings = load_settings()
+    with open_home(settings) as home, home.writer() as database:
         if is_watching and not as_json:
-            _watch(database)
-        databases, failures = _read(database)
-        with database.transaction() as conn:
-            mistakes = canvases.problems(conn)
+            _watch(database, settings.prices)
+        found = _read(database, settings.prices)
     if as_json:
         show_json(
             {
-                "databases": [one.as_dict() for one in databases],
-                "failures": [failure.as_dict() for failure in failures],
-                "automation_problems": [mistake.as_dict() for mistake in mistakes],
+                "progress": found.progress.as_dict(),
+                "databases": [one.as_dict() for one in found.databases],
+                "failures": [failure.as_dict() for failure in found.failures],
+                "automation_problems": [mistake.as_dict() for mistake in found.mistakes],
             }
         )
     else:
-        _console().print(_table(databases))
-        show_failures(failures)
-        show_mistakes(mistakes)
+        console().print(_shown(found))
+        show_failures(found.failures)
+        show_mistakes(found.mistakes)
 
 
-def _read(database: Database) -> tuple[list[status.DatabaseStatus], list[Failure]]:
-    with database.transaction() as conn:
-        return status.database_statuses(conn), items.failures(conn)
+def _read(database: Database, prices: Mapping[str, float]) -> _Status:
+    with snapshot(database) as conn:
+        return _Status(
+            read_progress(conn, prices).total,
+            status.database_statuses(conn),
+            items.failures(conn),
+            canvases.problems(conn),
+        )
 
 
-def _watch(database: Database) -> None:
-    with Live(console=_console(), refresh_per_second=4) as live:
+def _watch(database: Database, prices: Mapping[str, float]) -> None:
+    with Live(console=console(), refresh_per_second=4) as live:
         try:
             while True:
-                live.update(_table(_read(database)[0]))
+                live.update(_shown(_read(database, prices)))
                 time.sleep(_WATCH_S)
         except KeyboardInterrupt:
             return
 
 
-def _console() -> Console:
-    """A terminal's own width; a file or pipe has none and must not cut what it is given."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+def _shown(found: _Status) -> Group:
+    return Group(_table(found.databases), Text(progress_line(found.progress)))
+
+
+def progress_line(progress: Progress) -> str:
+    """The progress in one sentence."""
+    counts = f"{progress.done:,} done, {progress.running:,} running, "
+    counts += f"{progress.failed:,} failed, {progress.waiting:,} waiting"
+    left = ""
+    if progress.running and progress.eta_s is not None:
+        left = f", about {timedelta(seconds=ceil(progress.eta_s))} left"
+    cost = "at an unknown price"
+    if progress.cost_usd is not None:
+        cost = f"for ${progress.cost_usd:,.4f}"
+    saved = f"{progress.tokens_saved:,} saved"
+    return f"{counts}{left}; {progress.tokens_spent:,} tokens {cost}, {saved}."
 
 
 def _table(databases: list[status.DatabaseStatus]) -> Table:

@@ -24,7 +24,12 @@ def fenced(context: str, hits: Sequence[Hit], new_token: Callable[[], str] = _ne
     The lines carry a random token, drawn anew until nothing inside holds it, so that no content
     can close the fence or open another one: docs/prompts.md.
     """
-    inside = f"{_RULE}\n{_origins(hits)}\n\n{context}"
+    return fence(context, _origins(hits), new_token)
+
+
+def fence(text: str, about: str, new_token: Callable[[], str] = _new_token) -> str:
+    """Return *text* fenced, below the rule and one line *about* it."""
+    inside = f"{_RULE}\n{about}\n\n{text}"
     token = new_token()
     while token in inside:
         token = new_token()

@@ -36,8 +36,10 @@ class Dagster:
         self.instance = instance
         self.cursor: str | None = None
 
-    def index(self) -> launch.IndexReport:
-        return launch.index_once(self.workshop.services, self.home, talk=lambda line: None)
+    def index(self, *, is_full: bool = False) -> launch.IndexReport:
+        return launch.index_once(
+            self.workshop.services, self.home, is_full=is_full, talk=lambda line: None
+        )
 
     def tick(self, cursor: str | None = None) -> dg.RunRequest | dg.SkipReason:
         """Evaluate the sensor as the daemon does; it goes on from its last cursor, or *cursor*."""

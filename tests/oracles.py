@@ -41,10 +41,16 @@ class Reader:
     """I2: looks at everything that is served, over and over, and remembers each item's versions."""
 
     def __init__(
-        self, reader: Database, generation: Generation, *, may_vanish: bool = False
+        self,
+        reader: Database,
+        generation: Generation,
+        *,
+        may_vanish: bool = False,
+        pause_s: float = 0.005,
     ) -> None:
         """may_vanish: items are deleted meanwhile, so that one that is missing says nothing."""
         self._reader = reader
+        self._pause_s = pause_s
         self._may_vanish = may_vanish
         self._chunker = Chunker(generation.chunk_tokens, generation.overlap_tokens)
         self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -79,7 +85,7 @@ class Reader:
 
     def _read(self) -> None:
         try:
-            while not self._stopping.wait(0.002):
+            while not self._stopping.wait(self._pause_s):
                 self._look()
         except BaseException as exc:  # noqa: BLE001 (told to the test)
             self._failed.append(exc)

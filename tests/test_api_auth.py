@@ -51,7 +51,7 @@ def test_each_route_is_open_or_needs_a_key(api: ServedApi) -> None:
         *("retrieve.retrieve", "retrieve.knowledge_databases", "pages.item"),
         *("automations.listed", "automations.context", "automations.compared"),
         *("automations.tools", "automations.retrieve_knowledge"),
-        *("receipts.listed", "receipts.one"),
+        *("receipts.listed", "receipts.one", "progress.progress"),
     }
     assert needing >= COOKIE_ENDPOINTS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,6 +14,8 @@ from canvas_seeding import load
 from seeding import add_item, only, served_generation, version_of
 from served_api import FEAR, RAIN, STYLE, ServedApi, make_key, served_api
 from test_api_automations import context, ids, post  # noqa: F401 (a fixture)
+from test_api_server import environment, running  # noqa: F401 (a fixture)
+from waiting import wait_until
 
 from kshift_api.receipt_schemas import Receipt, Receipts
 from kshift_knowledge.postgres.database import Database
@@ -115,6 +118,23 @@ def test_with_hashes_alone_a_receipt_tells_no_question(writer: Database, reader:
 
     assert (found["query"], found["vector_kept"]) == (None, False)
     assert found["query_hash"] == sha256(FEAR.encode()).hexdigest()
+
+
+def test_the_served_process_keeps_what_the_setting_says(
+    api: ServedApi,
+    environment: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = {**environment, "KSHIFT_RECEIPT_QUERY": "hash"}
+    with running(tmp_path / "home", settings) as server:
+        wait_until(server.is_ready)
+        headers = {"Authorization": f"Bearer {api.key}", "Content-Type": "application/json"}
+        status, _, body = server.ask(
+            "POST", "/v1/retrieve", json.dumps(api.question).encode(), **headers
+        )
+        assert status == 200
+
+    assert receipt(api, json.loads(body)["receipt_id"])["query"] is None
 
 
 # What citations say after the item changed ---------------------------------------------------

@@ -35,7 +35,8 @@ def line() -> Iterator[CommandLine]:
 def test_status_counts_every_database_and_names_failures(line: CommandLine) -> None:
     status = line.json("status")
 
-    assert set(status) == {"databases", "failures"}
+    assert set(status) == {"progress", "databases", "failures", "automation_problems"}
+    assert status["progress"]["items"] == {"done": 3, "running": 0, "failed": 1, "waiting": 0}
     by_place = {
         f"{one['account']}/{one['project']}/{one['knowledge_database']}": one
         for one in status["databases"]

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from command_line import CommandLine, command_line, wait_for
 
+from kshift_knowledge.client import KshiftClient
 from kshift_knowledge.postgres.embedded import EmbeddedServer
 
 READY_S = 120.0  # the first index, three programs and their imports on a busy machine
@@ -116,6 +117,19 @@ def test_an_edit_is_retrievable_without_any_command(up: Running) -> None:
     wait_for(
         lambda: "We repair unicycles." in up.retrieve(max_chars=5000)["context"], within_s=EDIT_S
     )
+
+
+def test_a_canvas_is_loaded_without_any_command(up: Running) -> None:
+    up.line.write(
+        "acme/shop/automations.yaml",
+        "automations: [{slug: tip, prompt: Write a tip., knowledge: [profile]}]",
+    )
+    api_url = f"http://127.0.0.1:{up.line.settings['KSHIFT_API_PORT']}"
+    with KshiftClient(api_url, up.key) as client:
+        wait_for(client.automations, within_s=READY_S)
+
+        (automation,) = client.automations()
+        assert "We repair" in client.context(automation.automation_id).prompt
 
 
 def test_a_handed_over_index_is_done_by_the_daemon(up: Running) -> None:

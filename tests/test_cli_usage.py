@@ -14,7 +14,7 @@ from command_line import KSHIFT, find, parse, plain_environment
 
 from kshift_cli.main import cli
 
-WITHOUT_JSON = {"up", "demo"}
+WITHOUT_JSON = {"up", "demo", "mcp"}
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
@@ -60,6 +60,7 @@ def test_every_command_of_the_contract_is_there() -> None:
         ("keys", "revoke"),
         ("demo",),
         ("impact",),
+        ("mcp",),
     }
 
 

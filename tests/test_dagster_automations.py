@@ -20,8 +20,9 @@ from kshift_assets.automations import (
 )
 from kshift_assets.definitions import defs
 from kshift_assets.launch_automations import load_automations_once
-from kshift_assets.receipts import RECEIPT_IMPACT, FixedRetention, receipt_impact
-from kshift_assets.resources import OpenIndex
+from kshift_assets.receipts import RECEIPT_IMPACT, receipt_impact
+from kshift_assets.resources import FixedSettings, OpenIndex
+from kshift_knowledge.settings import load_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
 
@@ -173,7 +174,7 @@ def test_the_receipts_asset_purges_and_counts_without_the_customers_words(place:
         instance=place.instance,
         resources={
             "index": OpenIndex(place.workshop.services),
-            "retention": FixedRetention(30),
+            "operator": FixedSettings(load_settings(env_file=None, receipt_days=30)),
         },
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -21,7 +22,7 @@ from workshop import DATABASE, sections
 from kshift_assets.events import CHUNKS, EMBEDDINGS
 from kshift_assets.partitions import PARTITION_SET
 from kshift_assets.recovery import end_dead_runs
-from kshift_assets.run_tags import BATCH_TAG
+from kshift_assets.run_tags import BATCH_TAG, is_starting
 from kshift_knowledge.failpoints import FailpointReached, armed
 from kshift_knowledge.postgres import batches
 
@@ -195,3 +196,16 @@ def test_two_ticks_at_once_make_one_batch(dagster: Dagster) -> None:
     assert [type(other) for other in others] == [dg.SkipReason]
     with dagster.workshop.database.transaction() as conn:
         assert list(batches.unfinished(conn)) == [UUID(request.tags[BATCH_TAG])]
+
+
+@pytest.mark.parametrize("jump_s", [-86_400, 86_400])
+def test_a_dead_run_is_not_taken_for_new_because_the_clock_was_set_back(
+    dagster: Dagster, jump_s: int
+) -> None:
+    dagster.workshop.write("a.md", sections("alpha"))
+    dagster.index()
+    (record,) = dagster.instance.get_run_records()
+    assert record.start_time is not None
+
+    assert is_starting(record._replace(start_time=time.time()))
+    assert not is_starting(record._replace(start_time=time.time() + jump_s))

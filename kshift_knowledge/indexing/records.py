@@ -161,3 +161,16 @@ class FailedPlace:
     database: str
     path: str
     partition_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedSource:
+    """An indexed item and the file it was made of."""
+
+    item_id: int
+    account: str
+    project: str
+    database: str
+    path: str
+    seen_signature: str | None
+    source_hash: str

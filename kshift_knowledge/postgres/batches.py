@@ -59,14 +59,12 @@ def open_batch(conn: Conn) -> UUID:
 def unfinished(conn: Conn) -> dict[UUID, bool]:
     """Batches that still have waiting items, and whether a living run holds each."""
     rows = conn.execute(
-        "SELECT b.batch_id, EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory'"
-        "   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        "   AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) ="
-        "       hashtextextended(b.batch_id::text, 0))"
-        "  FROM index_batches b WHERE b.finished_at IS NULL AND b.batch_id IN"
-        "   (SELECT batch_id FROM knowledge_database_items WHERE state = 'waiting')"
+        "SELECT batch_id FROM index_batches WHERE finished_at IS NULL AND batch_id IN"
+        " (SELECT batch_id FROM knowledge_database_items WHERE state = 'waiting')"
     ).fetchall()
-    return {row[0]: row[1] for row in rows}
+    found = [row[0] for row in rows]
+    held = run_lock.held_among(conn, found)
+    return {batch_id: batch_id in held for batch_id in found}
 
 
 def waits_unattended(conn: Conn, living: Collection[UUID]) -> bool:

@@ -44,6 +44,8 @@ def held(database: Database, run_id: UUID) -> Iterator[bool]:
 
 def held_among(conn: Conn, run_ids: Collection[UUID]) -> set[UUID]:
     """Return those of the ids whose lock some living process holds."""
+    if not run_ids:
+        return set()
     rows = conn.execute(_HELD, ([str(run_id) for run_id in run_ids],))
     return {UUID(row[0]) for row in rows}
 
@@ -70,6 +72,14 @@ class _Keeper:
         os.close(self._wake)
 
     def _keep(self) -> None:
+        try:
+            self._hold_until_told_to_stop()
+        except BaseException as exc:
+            if self._first_answer.done():
+                raise
+            self._first_answer.set_exception(exc)
+
+    def _hold_until_told_to_stop(self) -> None:
         while not self._stopping.is_set():
             try:
                 with self._database.transaction() as conn:
@@ -77,10 +87,9 @@ class _Keeper:
                         return
                     self._wait(conn)
                     self._unlock(conn)
-            except StoreUnavailable as exc:
+            except StoreUnavailable:
                 if not self._first_answer.done():
-                    self._first_answer.set_exception(exc)
-                    return
+                    raise
                 self._stopping.wait(_RETRY_S)
 
     def _lock(self, conn: Conn) -> bool:
