@@ -17,7 +17,8 @@ from kshift_knowledge.records import Generation, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
 
 # Small enough that one lost request costs little, large enough to fill the wire.
-MAX_INPUTS = 256
+MAX_INPUTS = 64
+MAX_INPUTS_WITH_PASSAGES = 256  # as many tokens in more and smaller texts
 MAX_REQUEST_TOKENS = 32_768  # 64 chunks of 512
 MAX_IN_FLIGHT = 16
 
@@ -44,9 +45,16 @@ class Vectors:
     paid: frozenset[bytes]
 
 
-def requests(token_counts: Sequence[int]) -> list[range]:
+def max_inputs(generation: Generation) -> int:
+    """The most texts that one request holds."""
+    return MAX_INPUTS_WITH_PASSAGES if generation.passage_tokens else MAX_INPUTS
+
+
+def requests(generation: Generation, token_counts: Sequence[int]) -> list[range]:
     """The requests in which texts of one account are bought, as ranges of positions."""
-    return plan_batches(token_counts, max_inputs=MAX_INPUTS, max_tokens=MAX_REQUEST_TOKENS)
+    return plan_batches(
+        token_counts, max_inputs=max_inputs(generation), max_tokens=MAX_REQUEST_TOKENS
+    )
 
 
 class EmbeddingWork:
@@ -154,7 +162,7 @@ class EmbeddingWork:
         for text in texts[affordable:]:
             errors[text.embed_hash] = self._spending.refusal(scope.account_id)
         texts = texts[:affordable]
-        batches = requests([text.tokens for text in texts])
+        batches = requests(self._generation, [text.tokens for text in texts])
         for number, batch in enumerate(batches, start=1):
             part = [texts[place] for place in batch]
             try:

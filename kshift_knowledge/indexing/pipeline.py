@@ -14,10 +14,10 @@ from pathlib import Path
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.indexing.cutting import Cut, Cutters
 from kshift_knowledge.indexing.embedding_work import (
-    MAX_INPUTS,
     MAX_REQUEST_TOKENS,
     EmbeddingWork,
     Vectors,
+    max_inputs,
 )
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.reading import Reader, Report, fail
@@ -47,7 +47,8 @@ SLICE_ITEMS = 128
 class SliceSize:
     """How full a slice is: whole items that one request embeds and one transaction writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: Generation) -> None:
+        self._max_inputs = max_inputs(generation)
         self._items = self._chunks = self._texts = self._tokens = 0
 
     def add(self, item: Prepared | Cut) -> bool:
@@ -58,7 +59,7 @@ class SliceSize:
         is_full = (
             self._items == SLICE_ITEMS
             or chunks > SLICE_CHUNKS
-            or inputs > MAX_INPUTS
+            or inputs > self._max_inputs
             or tokens > MAX_REQUEST_TOKENS
         )
         if self._items and is_full:
@@ -247,11 +248,11 @@ def _slices(items: Sequence[ClaimedItem], reader: Reader, report: Report) -> Ite
         tuple(sorted({item.knowledge_database_id for item in items})),
     )
     prepared: list[Prepared] = []
-    size = SliceSize()
+    size = SliceSize(reader.generation)
     for one in reader.prepare(items, report):
         if not size.add(one):
             yield _Slice(scope, prepared)
-            prepared, size = [], SliceSize()
+            prepared, size = [], SliceSize(reader.generation)
             size.add(one)
         prepared.append(one)
     if prepared:

@@ -105,7 +105,7 @@ class _Planner:
         self._add_resting(changes, {by_key[key].item_id for key in wanted if key in by_key})
         renamed = {one.entry.partition_key for one in changes.renamed}
         for entries in _by_project(changes.to_index):
-            for part in _slices(self._cut(entries, by_key)):
+            for part in _slices(self._plan.generation, self._cut(entries, by_key)):
                 self._add_slice(part, renamed)
 
     def _add_resting(self, changes: Changes, taken: set[int]) -> None:
@@ -202,7 +202,7 @@ class _Planner:
             load.chunks_new += text.embed_hash in of_chunks
             load.tokens += text.tokens
             self._bought[account].add(text.embed_hash)
-        for batch in requests([text.tokens for _, text in missing]):
+        for batch in requests(self._plan.generation, [text.tokens for _, text in missing]):
             missing[batch.start][0].requests += 1  # of the database whose text comes first
 
     def _look_up(
@@ -245,14 +245,16 @@ def _by_project(entries: Iterable[TreeEntry]) -> Iterator[list[TreeEntry]]:
     yield from groups.values()
 
 
-def _slices(candidates: Iterable[_CutCandidate]) -> Iterator[list[_CutCandidate]]:
+def _slices(
+    generation: Generation, candidates: Iterable[_CutCandidate]
+) -> Iterator[list[_CutCandidate]]:
     """As the pipeline's: whole items, as many as one request embeds."""
     part: list[_CutCandidate] = []
-    size = SliceSize()
+    size = SliceSize(generation)
     for candidate, cut in candidates:
         if not size.add(cut):
             yield part
-            part, size = [], SliceSize()
+            part, size = [], SliceSize(generation)
             size.add(cut)
         part.append((candidate, cut))
     if part:

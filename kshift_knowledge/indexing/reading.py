@@ -38,7 +38,7 @@ class Reader:
     ) -> None:
         """is_forced and from_staged: see Pipeline.index."""
         self._database = database
-        self._generation = generation
+        self.generation = generation
         self._root = knowledge_dir
         self._cutters = cutters
         self._is_forced = is_forced
@@ -96,9 +96,9 @@ class Reader:
         if self._from_staged:
             chunks = transact(
                 self._database,
-                lambda conn: staging.staged(conn, self._generation, item.item_id, source.raw_hash),
+                lambda conn: staging.staged(conn, self.generation, item.item_id, source.raw_hash),
             )
-        job = CutJob.of(item.partition_key, source, self._generation, chunks)
+        job = CutJob.of(item.partition_key, source, self.generation, chunks)
         return self._cutters.submit(job)
 
     def _prepared(
