@@ -21,11 +21,18 @@ from kshift_assets.events import (
     announce,
 )
 from kshift_assets.partitions import knowledge_items
+from kshift_assets.progress import progress_metadata
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.run_tags import BATCH_TAG, HOLDER_TAG, LOCKED_TAG
 from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.indexing.records import ItemOutcome
-from kshift_knowledge.indexing.runs import index_batch, index_keys, set_announced, stage_keys
+from kshift_knowledge.indexing.runs import (
+    IndexServices,
+    index_batch,
+    index_keys,
+    set_announced,
+    stage_keys,
+)
 from kshift_knowledge.postgres import run_lock
 
 GROUP = "knowledge"
@@ -95,27 +102,36 @@ def index_items(
     outcomes: list[ItemOutcome] = []
     with index.open() as services, run_lock.held(services.database, UUID(run.run_id)):
         context.instance.add_run_tags(run.run_id, {LOCKED_TAG: run.run_id})
-        batch_id = UUID(run.tags[BATCH_TAG]) if BATCH_TAG in run.tags else None
-        if EMBEDDINGS not in context.selected_asset_keys:
-            stage_keys(services, context.partition_keys, on_outcome=outcomes.append)
-        elif batch_id is not None:
-            is_held = run.tags.get(HOLDER_TAG) == str(os.getpid())
-            index_batch(services, batch_id, on_outcome=outcomes.append, is_held=is_held)
-        else:
-            index_keys(
-                services,
-                context.partition_keys,
-                on_outcome=outcomes.append,
-                from_staged=CHUNKS not in context.selected_asset_keys,
-            )
+        _index(context, services, outcomes)
         failpoint("outcomes_done")
         news = [Announcement.of(outcome) for outcome in outcomes]
         announce(context.instance, run, services.generation, news, context.selected_asset_keys)
-        if batch_id is not None:
-            set_announced(services, batch_id)
+        if BATCH_TAG in run.tags:
+            set_announced(services, UUID(run.tags[BATCH_TAG]))
+        if EMBEDDINGS in context.selected_asset_keys:
+            context.log_event(dg.AssetMaterialization(TABLE, metadata=progress_metadata(services)))
         if run_check.key in context.selected_asset_check_keys:
             yield check_run(services, outcomes)
     _fail_if_any_failed(context, outcomes)
+
+
+def _index(
+    context: dg.AssetExecutionContext, services: IndexServices, outcomes: list[ItemOutcome]
+) -> None:
+    """Do what the run was started for, noting each item as it is done."""
+    tags = context.run.tags
+    if EMBEDDINGS not in context.selected_asset_keys:
+        stage_keys(services, context.partition_keys, on_outcome=outcomes.append)
+    elif BATCH_TAG in tags:
+        is_held = tags.get(HOLDER_TAG) == str(os.getpid())
+        index_batch(services, UUID(tags[BATCH_TAG]), on_outcome=outcomes.append, is_held=is_held)
+    else:
+        index_keys(
+            services,
+            context.partition_keys,
+            on_outcome=outcomes.append,
+            from_staged=CHUNKS not in context.selected_asset_keys,
+        )
 
 
 def _fail_if_any_failed(context: dg.AssetExecutionContext, outcomes: list[ItemOutcome]) -> None:

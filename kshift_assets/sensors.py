@@ -9,6 +9,7 @@ import dagster as dg
 
 from kshift_assets.jobs import index_job
 from kshift_assets.partitions import follow
+from kshift_assets.progress import observe_progress
 from kshift_assets.recovery import recover
 from kshift_assets.resources import KnowledgeIndex
 from kshift_assets.run_tags import batch_tags, is_queued
@@ -48,8 +49,10 @@ def knowledge_files_sensor(
         except Refused as exc:
             context.update_cursor(Bookmark().dump())
             return dg.SkipReason(f"Nothing was changed: {exc}")
-    if report is None:
-        return dg.SkipReason("Another process is looking at the tree.")
+        if report is None:
+            return dg.SkipReason("Another process is looking at the tree.")
+        if report.batch_id or report.busy_batches:
+            observe_progress(context.instance, services)
     is_followed = follow(context.instance, report, is_time_up=pace.is_over)
     failpoint("partitions_synced")
     # The cursor moves last: a tick that dies is repeated.

@@ -83,6 +83,7 @@ class Home:
                 generation,
                 knowledge_dir,
                 budgets=self.settings.token_budget,
+                prices=self.settings.prices,
                 cutters=cutters,
             )
             yield services if watch is None else services.watched_by(watch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given
@@ -13,6 +15,8 @@ from kshift_knowledge.canvas import (
     CanvasRefused,
     parse_canvas,
 )
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "knowledge"
 
 FULL = """
 automations:
@@ -209,6 +213,19 @@ def test_a_prompt_may_be_long_and_not_endless() -> None:
     assert _codes(f"automations: [{{slug: a, prompt: {'x' * (MAX_PROMPT_CHARS + 1)}}}]") == [
         ("a", "automation_invalid")
     ]
+
+
+@pytest.mark.parametrize(
+    "file", sorted(EXAMPLES.rglob("automations.yaml")), ids=lambda file: file.parent.name
+)
+def test_our_own_canvases_are_without_a_mistake(file: Path) -> None:
+    canvas = parse_canvas(file.read_text("utf-8"))
+    folder = file.parent
+
+    assert canvas.automations
+    assert (canvas.problems, canvas.is_complete) == ((), True)
+    for automation in canvas.automations:
+        assert all((folder / database).is_dir() for database in automation.knowledge)
 
 
 _PLAIN = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")).map(

@@ -6,7 +6,7 @@ import json
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from workshop import DATABASE, sections
 from kshift_assets import checks
 from kshift_assets.alerts import failed_runs_sensor
 from kshift_assets.definitions import defs
-from kshift_assets.events import CHUNKS, EMBEDDINGS
+from kshift_assets.events import CHUNKS, EMBEDDINGS, TABLE
 from kshift_assets.partitions import PARTITION_SET
 from kshift_assets.resources import FixedSettings, OpenIndex
 from kshift_knowledge.failpoints import armed
 from kshift_knowledge.indexing.bookmarks import TRUSTED_S, Bookmark
+from kshift_knowledge.postgres.progress import read_progress
 from kshift_knowledge.settings import load_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
@@ -349,3 +350,53 @@ def test_few_runs_ask_the_embedding_api_at_once(dagster: Dagster) -> None:
 
     assert op.definition.pools == {"embedding_api"}
     assert (pools.default_pool_limit, pools.pool_granularity) == (2, PoolGranularity.RUN)
+
+
+def test_the_page_of_the_table_shows_rows_and_progress(dagster: Dagster) -> None:
+    for number in range(3):
+        dagster.workshop.write(f"{number}.md", sections(f"n{number}"))
+    dagster.workshop.write("bad.md", b"\xff\xfe\x00")
+    request = dagster.request()
+    at_the_tick = latest_observation(dagster)
+
+    dagster.run_batch(request)
+
+    (materialized,) = dagster.instance.fetch_materializations(TABLE, limit=1).records
+    assert materialized.asset_materialization is not None
+    shown = plain(materialized.asset_materialization.metadata)
+    with dagster.workshop.database.transaction() as conn:
+        progress = read_progress(conn, dagster.workshop.services.prices).total
+    assert (at_the_tick["items_waiting"], at_the_tick["items_done"]) == (4, 0)
+    assert shown == {
+        "dagster/row_count": len(dagster.workshop.served("0.md")) * 3,
+        "items_done": 3,
+        "items_running": 0,
+        "items_failed": 1,
+        "items_waiting": 0,
+        "tokens_spent": progress.tokens_spent,
+        "tokens_saved": progress.tokens_saved,
+        "cost_usd": progress.cost_usd,
+        "eta_s": 0.0,
+    }
+
+
+def test_an_idle_tick_writes_nothing_to_dagster(dagster: Dagster) -> None:
+    dagster.workshop.write("a.md", sections("alpha"))
+    dagster.run_batch(dagster.request())
+    dagster.tick()
+    before = latest_observation(dagster)
+
+    dagster.tick()
+
+    assert latest_observation(dagster) == before
+    assert len(dagster.instance.fetch_observations(TABLE, limit=10).records) == 1
+
+
+def latest_observation(dagster: Dagster) -> dict[str, object]:
+    (record,) = dagster.instance.fetch_observations(TABLE, limit=1).records
+    assert record.asset_observation is not None
+    return plain(record.asset_observation.metadata)
+
+
+def plain(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, object]:
+    return {name: value.value for name, value in metadata.items()}

@@ -21,6 +21,7 @@ from kshift_knowledge.item_source import SETTLE_S, signature_now
 from kshift_knowledge.postgres import batches
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.patience import transact
+from kshift_knowledge.prices import DEFAULT_PRICES
 from kshift_knowledge.records import Generation
 from kshift_knowledge.store import VectorStore
 
@@ -36,7 +37,8 @@ class IndexServices:
     """
     What indexing works with, for one generation.
 
-    budgets: tokens that accounts may have embedded. watch: is told of each item as it is done.
+    budgets: tokens that accounts may have embedded. prices: dollars per million tokens, by model.
+    watch: is told of each item as it is done.
     """
 
     database: Database
@@ -46,6 +48,7 @@ class IndexServices:
     knowledge_dir: Path
     max_in_flight: int = MAX_IN_FLIGHT
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=lambda: DEFAULT_PRICES)
     cutters: Cutters = field(default_factory=Cutters)
     watch: Report = _ignore
 

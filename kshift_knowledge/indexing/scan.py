@@ -87,7 +87,7 @@ def look(
             closed = budget_use.exhausted_accounts(conn, budgets)
             living = _living_batches(conn, is_queued)
             if not (is_full or retry_failed) and _is_quiet(conn, scan, here, pace, living, closed):
-                return _passed_over(scan, here)
+                return _passed_over(scan, here, living)
             known = items.known_items(conn)
         changes = compare(
             scan,
@@ -156,7 +156,7 @@ def _is_quiet(
     )
 
 
-def _passed_over(scan: TreeScan, here: Bookmark) -> ScanReport:
+def _passed_over(scan: TreeScan, here: Bookmark, living: Collection[UUID]) -> ScanReport:
     seen = len(scan.entries)
     return ScanReport(
         batch_id=None,
@@ -168,7 +168,7 @@ def _passed_over(scan: TreeScan, here: Bookmark) -> ScanReport:
         unchanged=seen,
         deleted=0,
         unsettled=(),
-        busy_batches=frozenset(),
+        busy_batches=frozenset(living),
         problems=tuple(scan.problems),
         bookmark=here,
     )
