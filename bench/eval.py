@@ -9,6 +9,7 @@ from pathlib import Path
 from kshift_knowledge.home import open_home
 from kshift_knowledge.postgres import catalog
 from kshift_knowledge.postgres.vector_store import PgVectorStore
+from kshift_knowledge.preferences import without_preferences
 from kshift_knowledge.retrieval import MODES
 from kshift_knowledge.settings import load_settings
 
@@ -38,7 +39,7 @@ def main() -> None:
                     for slug in question["databases"]
                 }
             retrieval = answering(store.served_generation(scope))(
-                question["query"],
+                without_preferences(question["query"])[0],
                 scope,
                 top_k=arguments.top_k,
                 max_chars=arguments.max_chars,

@@ -27,7 +27,7 @@ CHUNKS = dg.AssetKey("chunks")
 EMBEDDINGS = dg.AssetKey("embeddings")
 TABLE = dg.AssetKey("knowledge_chunks")
 
-CODE_VERSION = "1"  # of the pipeline; goes up with chunker.PIPELINE_VERSION
+CODE_VERSION = "2"  # of the pipeline; goes up with chunker.PIPELINE_VERSION
 _DEBUG = 10
 _EVENTS_AT_ONCE = 1000  # one INSERT each
 

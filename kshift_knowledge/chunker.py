@@ -24,7 +24,7 @@ from kshift_knowledge.windows import Page, Window, WindowCutter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PIPELINE_VERSION = 1  # goes up whenever the same text would be cut otherwise
+PIPELINE_VERSION = 2  # goes up whenever the same text would give other chunks, passages or words
 MIN_CHUNK_TOKENS = 64  # below that a heading and one sentence no longer meet
 MAX_CHUNK_TOKENS = 8_000  # the provider reads 8,192, and the prefix comes on top
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kshift_knowledge.chunker import PIPELINE_VERSION, Chunker
-from kshift_knowledge.embedded_text import TEXT_FORMAT, embed_hash, embedded_text
+from kshift_knowledge.chunker import PIPELINE_VERSION
+from kshift_knowledge.embedded_text import TEXT_FORMAT
 from kshift_knowledge.errors import ItemError, KshiftError
 from kshift_knowledge.front_matter import parse_front_matter
+from kshift_knowledge.indexing.cutting import CutJob, cut
 from kshift_knowledge.item_source import read_once
-from kshift_knowledge.postgres import audit
+from kshift_knowledge.postgres import audit, vector_rows
 from kshift_knowledge.postgres.audit import ListedItem, StoredItem, StoredRow
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.generations import living_generations
@@ -155,7 +156,6 @@ class _Rebuild:
         self._embed = embed
         self._tolerance = tolerance
         self._at_rest = at_rest
-        self._chunker = Chunker(generation.chunk_tokens, generation.overlap_tokens)
         self._counter = token_counter()
 
     def differences(self, conn: Conn, items: Sequence[ListedItem]) -> Iterator[Inconsistency]:
@@ -204,20 +204,40 @@ class _Rebuild:
                 yield "I1", f"its {field} is not what its file says"
 
     def _against_text(self, stored: StoredItem, text: str) -> Iterator[tuple[str, str]]:
-        title = parse_front_matter(text).name
-        chunks = self._chunker.cut(text)
+        generation = self._generation
+        job = CutJob(
+            "",
+            text,
+            stored.meta.name,
+            parse_front_matter(text).name,
+            generation.chunk_tokens,
+            generation.overlap_tokens,
+            generation.passage_tokens,
+        )
+        right = cut(job)
+        chunks = right.chunks
         if len(chunks) != len(stored.rows):
             yield "I1", f"it has {len(stored.rows)} chunks, but its text gives {len(chunks)}"
             return
-        texts = [embedded_text(chunk, title, self._counter) for chunk in chunks]
-        for row, chunk, embedded in zip(stored.rows, chunks, texts, strict=True):
+        for row, chunk, text_of_it, passages in zip(
+            stored.rows, chunks, right.texts, right.passages, strict=True
+        ):
             for field in ("content", "char_start", "char_end", "heading_path", "token_count"):
                 if getattr(row, field) != getattr(chunk, field):
                     yield "I1", f"the {field} of chunk {row.index} is not what its text gives"
-            if row.embed_hash != embed_hash(embedded):
+            if row.embed_hash != text_of_it.embed_hash:
                 yield "I5", f"chunk {row.index} has the vector of another text"
-        if self._embed is not None and texts:
-            yield from self._against_vectors(stored.rows, np.asarray(self._embed(texts)))
+            found = [one.passage for one in passages]
+            if row.places != vector_rows.places(found):
+                yield "I1", f"the passages of chunk {row.index} do not lie where its text says"
+            if row.lexemes != b"".join(one.lexemes for one in found):
+                yield "I1", f"the words of chunk {row.index} are not those of its text"
+            hashes = tuple(one.text.embed_hash for one in passages if one.text is not None)
+            if row.passage_hashes != hashes:
+                yield "I5", f"the passages of chunk {row.index} have vectors of other texts"
+        if self._embed is not None and chunks:
+            embedded = self._embed([one.text for one in right.texts])
+            yield from self._against_vectors(stored.rows, np.asarray(embedded))
 
     def _against_vectors(
         self, rows: Sequence[StoredRow], expected: np.ndarray

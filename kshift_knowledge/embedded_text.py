@@ -35,6 +35,16 @@ def embed_hash(text: str) -> bytes:
     return sha256(text.encode()).digest()
 
 
+def passage_hash(text: str) -> bytes:
+    """
+    Return what embed_hash() is for chunks; never the same, also for the same text.
+
+    Vectors of passages are kept at half precision and must not be taken for a chunk's. No item
+    holds a NUL.
+    """
+    return sha256(b"passage\0" + text.encode()).digest()
+
+
 @lru_cache(maxsize=4096)
 def _prefix(title: str | None, headings: tuple[str, ...], counter: TokenCounter) -> str:
     for outermost in range(max(1, len(headings))):

@@ -19,6 +19,7 @@ _FIXED = (
     ("embedding_dimensions", "dimensions"),
     ("chunk_tokens", "chunk_tokens"),
     ("chunk_overlap_tokens", "overlap_tokens"),
+    ("passage_tokens", "passage_tokens"),
 )
 
 
@@ -37,7 +38,7 @@ def wanted_generation(settings: Settings) -> Generation:
         dimensions=settings.embedding_dimensions or default_dimensions(model),
         chunk_tokens=settings.chunk_tokens,
         overlap_tokens=settings.chunk_overlap_tokens,
-        passage_tokens=0,
+        passage_tokens=settings.passage_tokens,
         token_counter=token_counter().name,
         text_format=TEXT_FORMAT,
         pipeline_version=PIPELINE_VERSION,

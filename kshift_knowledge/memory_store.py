@@ -7,14 +7,18 @@ from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kshift_knowledge.errors import NotFound, WrongDimension
+from kshift_knowledge.pools import ChunkPool, PassageCosines, PassagePool
 from kshift_knowledge.records import (
     EmbeddedChunk,
+    EmbeddedPassage,
     Filters,
     Generation,
     ItemVersion,
     Scope,
+    SearchedPassage,
     StoredChunk,
     Vector,
 )
@@ -31,6 +35,8 @@ class MemoryStore:
         self._versions: dict[tuple[int, int], ItemVersion] = {}
         self._last_revision: dict[int, int] = {}
         self._kept: dict[_KeptKey, VectorRow] = {}
+        self._first_ids: dict[tuple[int, int], int] = {}  # of the chunks of each version
+        self._next_id = 1
 
     def served_generation(self, scope: Scope) -> Generation:
         return self._served
@@ -49,9 +55,11 @@ class MemoryStore:
             self._keep_served(item_id)
             self._last_revision[item_id] = version.revision
             self._versions[generation.generation_id, item_id] = version
-            for chunk in version.chunks:
-                key = _kept_key(version.account_id, generation, chunk.embed_hash)
-                self._kept[key] = np.asarray(chunk.embedding, dtype=np.float32)
+            self._first_ids[generation.generation_id, item_id] = self._next_id
+            self._next_id += len(version.chunks)
+            for embed_hash, vector in _vectors(version):
+                key = _kept_key(version.account_id, generation, embed_hash)
+                self._kept[key] = np.asarray(vector, dtype=np.float32)
         return superseded
 
     def delete_items(self, scope: Scope, item_ids: Sequence[int]) -> int:
@@ -107,6 +115,73 @@ class MemoryStore:
                 ),
             )
         ]
+
+    def pool(
+        self,
+        scope: Scope,
+        generation: Generation,
+        vector: Vector,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+    ) -> ChunkPool:
+        check_width(vector, generation)
+        found = [
+            (stored.chunk_id, stored.knowledge_database_item_id, _cosine(vector, chunk.embedding))
+            for stored, chunk in self._pool(scope, generation, filters)
+        ]
+        found.sort()
+        return ChunkPool(
+            np.array([row[0] for row in found], dtype=np.int64),
+            np.array([row[1] for row in found], dtype=np.int64),
+            np.array([row[2] for row in found], dtype=np.float64),
+        )
+
+    def passages(
+        self, scope: Scope, generation: Generation, chunk_ids: Sequence[int]
+    ) -> PassagePool:
+        found = self._of(scope, generation, chunk_ids)
+        found.sort(key=lambda pair: pair[0].chunk_id)
+        rows = [one.passage for _, chunk in found for one in _passages(chunk)]
+        return PassagePool(
+            chunk_ids=np.array([stored.chunk_id for stored, _ in found], dtype=np.int64),
+            counts=np.array([len(_passages(chunk)) for _, chunk in found], dtype=np.int64),
+            spans=_pairs([(row.char_start, row.char_end) for row in rows]),
+            heads=_pairs([row.table_head or (0, 0) for row in rows]),
+            sizes=np.array([len(row.lexemes) // 4 for row in rows], dtype=np.int64),
+            own_from=np.array([row.own_from for row in rows], dtype=np.int64),
+            lexemes=np.frombuffer(b"".join(row.lexemes for row in rows), "<u4").astype(np.uint32),
+        )
+
+    def passage_cosines(
+        self, scope: Scope, generation: Generation, vector: Vector, chunk_ids: Sequence[int]
+    ) -> PassageCosines:
+        check_width(vector, generation)
+        found = [
+            (stored.chunk_id, index, _cosine(vector, one.embedding))
+            for stored, chunk in self._of(scope, generation, chunk_ids)
+            for index, one in enumerate(chunk.passages)
+            if one.embedding is not None
+        ]
+        return PassageCosines(
+            np.array([row[0] for row in found], dtype=np.int64),
+            np.array([row[1] for row in found], dtype=np.int64),
+            np.array([row[2] for row in found], dtype=np.float64),
+        )
+
+    def chunks(
+        self, scope: Scope, generation: Generation, vector: Vector, chunk_ids: Sequence[int]
+    ) -> list[StoredChunk]:
+        check_width(vector, generation)
+        return [
+            replace(stored, score=_cosine(vector, chunk.embedding))
+            for stored, chunk in self._of(scope, generation, chunk_ids)
+        ]
+
+    def _of(
+        self, scope: Scope, generation: Generation, chunk_ids: Sequence[int]
+    ) -> list[tuple[StoredChunk, EmbeddedChunk]]:
+        wanted = set(chunk_ids)
+        pool = self._pool(scope, generation, Filters())
+        return [pair for pair in pool if pair[0].chunk_id in wanted]
 
     def whole_items(
         self,
@@ -179,7 +254,7 @@ class MemoryStore:
                 chunk = embedded.chunk
                 yield (
                     StoredChunk(
-                        chunk_id=item_id * 1_000_000 + chunk.index,
+                        chunk_id=self._first_ids[generation_id, item_id] + chunk.index,
                         account_id=version.account_id,
                         project_id=version.project_id,
                         knowledge_database_id=version.knowledge_database_id,
@@ -210,8 +285,8 @@ def check_version(scope: Scope, generation: Generation, version: ItemVersion) ->
         raise NotFound(
             f"Item {version.knowledge_database_item_id} is not in the scope that writes it."
         )
-    for chunk in version.chunks:
-        check_width(chunk.embedding, generation)
+    for _, vector in _vectors(version):
+        check_width(vector, generation)
 
 
 def check_width(vector: Vector | VectorRow, generation: Generation) -> None:
@@ -224,9 +299,28 @@ def check_width(vector: Vector | VectorRow, generation: Generation) -> None:
         )
 
 
+def _vectors(version: ItemVersion) -> Iterator[tuple[bytes, Vector]]:
+    """Every vector of a version, by its hash."""
+    for chunk in version.chunks:
+        yield chunk.embed_hash, chunk.embedding
+        for one in chunk.passages:
+            if one.embed_hash is not None and one.embedding is not None:
+                yield one.embed_hash, one.embedding
+
+
+def _passages(chunk: EmbeddedChunk) -> Sequence[EmbeddedPassage]:
+    """A chunk whose passages are not known counts as one without words."""
+    whole = SearchedPassage(chunk.chunk.char_start, chunk.chunk.char_end, None, b"", 0)
+    return chunk.passages or (EmbeddedPassage(whole),)
+
+
 def _place(item: StoredChunk) -> tuple[int, str]:
     """Path order; here databases have ids and no names."""
     return item.knowledge_database_id, item.file
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _in_scope(version: ItemVersion, scope: Scope) -> bool:

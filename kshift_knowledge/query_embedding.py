@@ -8,6 +8,7 @@ from collections.abc import Callable
 from kshift_knowledge.embedders.protocol import Embedder
 from kshift_knowledge.embedders.queries import QueryCache, QueryEmbedder
 from kshift_knowledge.errors import NotReady, SettingsError
+from kshift_knowledge.passage_cache import PassageCache
 from kshift_knowledge.records import Generation
 from kshift_knowledge.retrieval import Retrieve
 from kshift_knowledge.store import VectorStore
@@ -18,7 +19,8 @@ _Model = tuple[str, str, int]
 
 class RetrieveByModel:
     """
-    Makes one embedder for each model and keeps it; all share one cache of questions.
+    Makes one embedder for each model and keeps it; all share one cache of questions
+    and one of passages.
 
     Safe for several threads. Nothing is loaded before the first question or `prepare`.
     """
@@ -27,13 +29,14 @@ class RetrieveByModel:
         self._store = store
         self._embedder_of = embedder_of
         self._cache = QueryCache()
+        self._passages = PassageCache()
         self._lock = threading.Lock()
         self._embedders: dict[_Model, Embedder] = {}
 
     def __call__(self, generation: Generation) -> Retrieve:
         """Raises NotReady when the settings do not allow the generation's embedder."""
         embedder = QueryEmbedder(self._embedder(generation), token_counter(), self._cache)
-        return Retrieve(self._store, embedder)
+        return Retrieve(self._store, embedder, self._passages)
 
     def prepare(self, generation: Generation) -> None:
         """Load the generation's model now. Raises NotReady."""

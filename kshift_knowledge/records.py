@@ -74,12 +74,39 @@ class ItemMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchedPassage:
+    """
+    A piece of a chunk as it is searched: where it lies in the item's text, and its words.
+
+    table_head: the range of the head row that its table rows need, None when there is none or it
+    lies outside the chunk. lexemes: little-endian uint32; the first own_from of them stand for
+    the item's name and the headings, the others for the passage's own text.
+    """
+
+    char_start: int
+    char_end: int
+    table_head: tuple[int, int] | None
+    lexemes: bytes
+    own_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPassage:
+    """A passage with its vector; without one, its chunk's stands for it."""
+
+    passage: SearchedPassage
+    embed_hash: bytes | None = None
+    embedding: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddedChunk:
-    """A chunk with the hash of what was embedded and its vector."""
+    """A chunk with the hash of what was embedded, its vector and its passages in text order."""
 
     chunk: Chunk
     embed_hash: bytes
     embedding: Vector
+    passages: tuple[EmbeddedPassage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Protocol
 from kshift_knowledge.citations import format_for_prompt
 from kshift_knowledge.concat import CONCAT, concatenate
 from kshift_knowledge.errors import KshiftError
-from kshift_knowledge.packing import pack
+from kshift_knowledge.excerpts import Choice, pack
+from kshift_knowledge.passage_cache import PassageCache
 from kshift_knowledge.records import (
     Dropped,
     Filters,
@@ -19,11 +20,13 @@ from kshift_knowledge.records import (
     StoredChunk,
     Vector,
 )
+from kshift_knowledge.search import Asked, Search
 from kshift_knowledge.store import VectorStore
 
 TOP_K = 6  # product default, docs/decisions.md#top-k
 MAX_CHARS = 1500  # product default, docs/decisions.md#top-k
-MODES = ("vector", CONCAT)  # the first is the default
+HYBRID, VECTOR = "hybrid", "vector"
+MODES = (HYBRID, VECTOR, CONCAT)  # the first is the default
 NO_FILTERS = Filters()
 
 
@@ -61,9 +64,13 @@ class EmbeddedQuery(Protocol):
 class Retrieve:
     """Answers questions from one store with one embedder; safe for several threads."""
 
-    def __init__(self, store: VectorStore, embedder: QueryEmbedder) -> None:
+    def __init__(
+        self, store: VectorStore, embedder: QueryEmbedder, cache: PassageCache | None = None
+    ) -> None:
+        """cache: one for every Retrieve over this store, by default one of its own."""
         self._store = store
         self._embedder = embedder
+        self._search = Search(store, cache or PassageCache())
 
     def __call__(
         self,
@@ -74,13 +81,14 @@ class Retrieve:
         pins: Sequence[str] = (),
         top_k: int = TOP_K,
         max_chars: int = MAX_CHARS,
-        mode: str = "vector",
+        mode: str = HYBRID,
     ) -> Retrieval:
         """
         Return the passages of *scope* that answer *query*, packed into *max_chars* characters.
 
         An empty scope returns no hits and embeds nothing. pins: exact item names, always
-        included first; one that matches no item is reported in dropped.
+        included first; one that matches no item is reported in dropped. mode: hybrid ranks by
+        vectors and words, vector by vectors alone, concat not at all.
 
         Raises ModelMismatch, EmbeddingError, StoreUnavailable, NotFound (unknown project).
         """
@@ -96,11 +104,11 @@ class Retrieve:
         question = self._embedder.embed_query(query, scope.account_id)
         embedded = time.perf_counter()
         pinned = self._pinned(scope, generation, pins, filters, question.vector)
-        k = top_k + len(pinned)  # pinned chunks do not count in top_k
-        near = self._store.nearest(scope, generation, question.vector, k, filters)
-        ranked = _without(near, pinned)[:top_k]
+        asked = Asked(scope, generation, question.vector, query if mode == HYBRID else None)
+        ranked = self._search.ranked(asked, filters, top_k=top_k, without=pinned)
+        pins_chosen = self._search.within(asked, pinned) if pinned else Choice()
         searched = time.perf_counter()
-        packed = pack(ranked, max_chars, pinned=pinned)
+        packed = pack(ranked, max_chars, pinned=pins_chosen)
         return Retrieval(
             mode=mode,
             embedding_model=generation.model,
@@ -141,11 +149,6 @@ class Retrieve:
         if not pins:
             return []
         return self._store.named(scope, generation, pins, kind=filters.kind, vector=vector)
-
-
-def _without(ranked: Sequence[StoredChunk], pinned: Sequence[StoredChunk]) -> list[StoredChunk]:
-    pinned_ids = {chunk.chunk_id for chunk in pinned}
-    return [chunk for chunk in ranked if chunk.chunk_id not in pinned_ids]
 
 
 def _not_found(pins: Sequence[str], pinned: Sequence[StoredChunk]) -> tuple[Dropped, ...]:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kshift_knowledge.pools import ChunkPool, PassageCosines, PassagePool
 from kshift_knowledge.records import Filters, Generation, ItemVersion, Scope, StoredChunk, Vector
 
 VectorRow = NDArray[np.float32]
@@ -76,6 +77,48 @@ class VectorStore(Protocol):
         Return every chunk of the items with exactly these names, in item and chunk order.
 
         score is the cosine with *vector*, None without one.
+        """
+
+    def pool(
+        self,
+        scope: Scope,
+        generation: Generation,
+        vector: Vector,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+    ) -> ChunkPool:
+        """
+        Return every chunk that scope and filters allow, with its cosine with *vector*.
+
+        A chunk that is swapped in gets an id that no chunk had before.
+
+        Raises WrongDimension.
+        """
+
+    def passages(
+        self, scope: Scope, generation: Generation, chunk_ids: Sequence[int]
+    ) -> PassagePool:
+        """
+        Return the passages of those of the chunks that the scope serves now.
+
+        A chunk whose passages are not known counts as one passage without words.
+        """
+
+    def passage_cosines(
+        self, scope: Scope, generation: Generation, vector: Vector, chunk_ids: Sequence[int]
+    ) -> PassageCosines:
+        """
+        Return the cosines with *vector* of the chunks' passages that have a vector of their own.
+
+        Raises WrongDimension.
+        """
+
+    def chunks(
+        self, scope: Scope, generation: Generation, vector: Vector, chunk_ids: Sequence[int]
+    ) -> list[StoredChunk]:
+        """
+        Return those of the chunks that the scope serves now, in any order, with their cosines.
+
+        Raises WrongDimension.
         """
 
     def whole_items(

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from embedding_server import vector_of
 
+from kshift_knowledge.chunker import PIPELINE_VERSION
 from kshift_knowledge.postgres import generations
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.records import (
@@ -32,7 +33,7 @@ GENERATION = Generation(
     passage_tokens=0,
     token_counter="cl100k_base",
     text_format=1,
-    pipeline_version=1,
+    pipeline_version=PIPELINE_VERSION,
 )
 _REVISIONS = itertools.count(1_000_000)  # above what a fresh database gives its items
 

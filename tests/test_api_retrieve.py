@@ -56,7 +56,7 @@ def test_a_question_is_answered_with_cited_passages(api: ServedApi) -> None:
     assert answer["dropped"] == []
     assert answer["usage"]["context_chars"] == len(answer["context"])
     assert answer["usage"]["embedding_tokens"] > 0
-    assert (answer["mode"], answer["embedding_model"]) == ("vector", "text-embedding-3-small")
+    assert (answer["mode"], answer["embedding_model"]) == ("hybrid", "text-embedding-3-small")
     assert list(answer) == [
         *("receipt_id", "mode", "embedding_model", "hits", "context", "citations", "dropped"),
         "usage",

@@ -81,7 +81,7 @@ def test_asking_for_an_automation_searches_what_it_is_linked_to(line: CommandLin
     assert (tip["hits"][0]["file"], tip["hits"][0]["pinned"], tip["mode"]) == (
         "rain.md",
         True,
-        "vector",
+        "hybrid",
     )
     assert ask("--automation", "old")["mode"] == "concat"
     assert ask("--automation", "old", "--mode", "vector")["mode"] == "vector"

@@ -96,7 +96,7 @@ def test_ask_answers_from_the_databases_that_are_named_and_no_other(line: Comman
 
     assert answer["context"] == f"[App Profile#0]\n{PROFILE.rstrip()}"
     assert [hit["file"] for hit in answer["hits"]] == ["app-profile.md"]
-    assert (answer["mode"], answer["embedding_model"]) == ("vector", "text-embedding-3-small")
+    assert (answer["mode"], answer["embedding_model"]) == ("hybrid", "text-embedding-3-small")
 
 
 def test_ask_takes_ids_for_slugs_and_several_databases(line: CommandLine) -> None:

@@ -22,7 +22,7 @@ def cutters() -> Iterator[Cutters]:
 
 
 def job(text: str, where: str = "acme/site/notes/a.md") -> CutJob:
-    return CutJob(where, text, "A title", 64, 8)
+    return CutJob(where, text, "A name", "A title", 64, 8, 16)
 
 
 def children() -> set[int]:
@@ -77,7 +77,7 @@ def test_a_worker_that_hangs_is_stopped_at_its_limit(monkeypatch: pytest.MonkeyP
 
 def test_an_error_of_the_chunker_comes_back_as_itself(cutters: Cutters) -> None:
     with pytest.raises(SettingsError):
-        cutters.submit(CutJob("x", "text", None, 1, 0)).result()
+        cutters.submit(CutJob("x", "text", "X", None, 1, 0, 0)).result()
 
 
 def test_closing_leaves_no_worker(cutters: Cutters) -> None:

@@ -11,6 +11,7 @@ from embedding_server import Fault, refused
 from workshop import DATABASE, Workshop, open_workshop, sections
 
 from kshift_knowledge.errors import Refused, WrongDimension
+from kshift_knowledge.indexing.embedding_work import MAX_INPUTS
 from kshift_knowledge.indexing.runs import index_batch, stage_keys
 from kshift_knowledge.postgres import items
 from kshift_knowledge.postgres.database import Database
@@ -392,18 +393,18 @@ def test_a_retryable_failure_is_tried_again_when_asked(workshop: Workshop) -> No
 
 
 def test_batches_that_were_paid_for_survive_the_failure_of_others(workshop: Workshop) -> None:
-    names = [f"n{number}" for number in range(150)]
+    names = [f"n{number}" for number in range(2 * MAX_INPUTS + 1)]
     workshop.write("big.md", sections(*names))
 
     def third_fails(request: object) -> Fault:
-        return Fault(status=400) if "n149" in str(request) else Fault()
+        return Fault(status=400) if names[-1] in str(request) else Fault()
 
     workshop.server.always(third_fails)
     first = workshop.index()
     paid = {
         text
         for request in workshop.server.requests
-        if "n149" not in str(request)
+        if names[-1] not in str(request)
         for text in request.texts
     }
     workshop.server.always(Fault())

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +27,19 @@ from seeding import (
 
 from kshift_knowledge.errors import NotFound, WrongDimension
 from kshift_knowledge.memory_store import MemoryStore
+from kshift_knowledge.pools import ChunkPool
 from kshift_knowledge.postgres import generations
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.vector_store import PgVectorStore
-from kshift_knowledge.records import Filters, Generation, Scope, StoredChunk
+from kshift_knowledge.records import (
+    EmbeddedPassage,
+    Filters,
+    Generation,
+    ItemVersion,
+    Scope,
+    SearchedPassage,
+    StoredChunk,
+)
 from kshift_knowledge.store import VectorStore
 
 
@@ -620,3 +630,137 @@ def test_a_reader_sees_the_old_version_or_the_new_one_and_never_a_mixture(
 
     assert len(seen) > 5
     assert all(texts in (set(versions[0]), set(versions[1])) for texts in seen)
+
+
+# What ranking reads
+
+
+def with_passages(version: ItemVersion) -> ItemVersion:
+    """The version with two passages for each chunk; the second has a vector of its own."""
+    chunks = []
+    for one in version.chunks:
+        start, end = one.chunk.char_start, one.chunk.char_end
+        middle = (start + end) // 2
+        first = SearchedPassage(start, middle, None, b"\1\0\0\0\2\0\0\0", 1)
+        second = SearchedPassage(middle, end, (start, middle), b"\3\0\0\0", 0)
+        text = version.text[middle:end]
+        own = EmbeddedPassage(
+            second, sha256(f"passage {text}".encode()).digest(), vector_of(text, DIMENSIONS)
+        )
+        chunks.append(replace(one, passages=(EmbeddedPassage(first), own)))
+    return replace(version, chunks=tuple(chunks))
+
+
+def put_with_passages(world: World, place: Place, *texts: str) -> ItemVersion:
+    version = with_passages(version_of(place, texts))
+    world.store.replace_items(place.scope, world.generation, [version])
+    return version
+
+
+def pool_of(world: World, scope: Scope, text: str = "x", **filters: Any) -> ChunkPool:
+    vector = vector_of(text, DIMENSIONS)
+    return world.store.pool(scope, world.generation, vector, Filters(**filters))
+
+
+def test_the_pool_is_every_allowed_chunk_by_ascending_id_with_its_cosine(world: World) -> None:
+    scope = world.add_scope("acme", "site", "one", "two")
+    here, there = only(scope, scope.knowledge_database_ids[0]), scope
+    first = world.add_item(here, "a.md")
+    second = world.add_item(only(scope, scope.knowledge_database_ids[1]), "b.md")
+    world.put(second, "Far away.", origin="scraped")
+    world.put(first, "Near by.", "Next door.")
+
+    pool = pool_of(world, there, "Near by.")
+    near = {c.chunk_id: c.score for c in world.nearest(there, "Near by.")}
+
+    assert pool.chunk_ids.tolist() == sorted(near)
+    assert pool.cosines == pytest.approx([near[one] for one in sorted(near)])
+    assert sorted(pool.item_ids.tolist()) == [first.item_id, first.item_id, second.item_id]
+    assert len(pool_of(world, here).chunk_ids) == 2
+    assert len(pool_of(world, there, origin="scraped").chunk_ids) == 1
+    assert len(pool_of(world, replace(scope, knowledge_database_ids=())).chunk_ids) == 0
+
+
+def test_passages_come_in_the_order_of_chunks_and_text(world: World) -> None:
+    scope = world.add_scope("acme", "site", "one")
+    put_with_passages(world, world.add_item(scope, "a.md"), "Near by.", "Next door.")
+    ids = pool_of(world, scope).chunk_ids
+
+    passages = world.store.passages(scope, world.generation, ids.tolist())
+
+    assert passages.chunk_ids.tolist() == ids.tolist()
+    assert passages.counts.tolist() == [2, 2]
+    assert passages.spans.tolist() == [[0, 4], [4, 8], [10, 15], [15, 20]]
+    assert passages.heads.tolist() == [[0, 0], [0, 4], [0, 0], [10, 15]]
+    assert passages.sizes.tolist() == [2, 1, 2, 1]
+    assert passages.own_from.tolist() == [1, 0, 1, 0]
+    assert passages.lexemes.tolist() == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_chunk_of_unknown_passages_counts_as_one_without_words(world: World) -> None:
+    scope = world.add_scope("acme", "site", "one")
+    put_with_passages(world, world.add_item(scope, "a.md"), "Near by.")
+    world.put(world.add_item(scope, "b.md"), "Old one.", "Older.")
+    ids = pool_of(world, scope).chunk_ids
+
+    passages = world.store.passages(scope, world.generation, ids.tolist())
+
+    assert passages.counts.tolist() == [2, 1, 1]
+    assert passages.spans.tolist()[2:] == [[0, 8], [10, 16]]
+    assert passages.sizes.tolist() == [2, 1, 0, 0]
+
+
+def test_only_passages_with_a_vector_have_a_cosine(world: World) -> None:
+    scope = world.add_scope("acme", "site", "one")
+    put_with_passages(world, world.add_item(scope, "a.md"), "Near by.")
+    (chunk_id,) = pool_of(world, scope).chunk_ids.tolist()
+    vector = vector_of(" by.", DIMENSIONS)
+
+    found = world.store.passage_cosines(scope, world.generation, vector, [chunk_id])
+
+    assert (found.chunk_ids.tolist(), found.indexes.tolist()) == ([chunk_id], [1])
+    assert found.cosines == pytest.approx([1.0], abs=1e-3)
+
+
+def test_chunks_come_by_id_and_never_from_outside_the_scope(world: World) -> None:
+    ours, theirs = world.add_scope("acme", "site", "one"), world.add_scope("blix", "site", "one")
+    world.put(world.add_item(ours, "a.md"), "Ours.")
+    put_with_passages(world, world.add_item(theirs, "a.md"), "Theirs.")
+    vector = vector_of("Ours.", DIMENSIONS)
+    ids = [*pool_of(world, ours).chunk_ids.tolist(), *pool_of(world, theirs).chunk_ids.tolist()]
+
+    chunks = world.store.chunks(ours, world.generation, vector, ids)
+    passages = world.store.passages(ours, world.generation, ids)
+    cosines = world.store.passage_cosines(ours, world.generation, vector, ids)
+
+    assert [(chunk.content, chunk.score) for chunk in chunks] == [("Ours.", pytest.approx(1.0))]
+    assert passages.chunk_ids.tolist() == [chunks[0].chunk_id]
+    assert len(cosines.cosines) == 0
+
+
+def test_a_swapped_chunk_gets_a_new_id_and_its_passages_go_with_it(world: World) -> None:
+    scope = world.add_scope("acme", "site", "one")
+    place = world.add_item(scope, "a.md")
+    before = put_with_passages(world, place, "Near by.")
+    old = pool_of(world, scope).chunk_ids.tolist()
+    world.put(place, "Near by.")
+
+    kept = before.chunks[0].passages[1].embed_hash
+    assert kept is not None
+
+    assert pool_of(world, scope).chunk_ids.tolist() != old
+    assert len(world.store.passages(scope, world.generation, old).chunk_ids) == 0
+    assert set(world.store.vectors_for(scope, world.generation, [kept])) == {kept}
+
+
+def test_a_passage_of_the_wrong_width_is_refused_before_anything_is_written(world: World) -> None:
+    scope = world.add_scope("acme", "site", "one")
+    place = world.add_item(scope, "a.md")
+    version = with_passages(version_of(place, ["Near by."]))
+    (chunk,) = version.chunks
+    narrow = replace(chunk.passages[1], embedding=[1.0])
+    wrong = replace(version, chunks=(replace(chunk, passages=(narrow,)),))
+
+    with pytest.raises(WrongDimension):
+        world.store.replace_items(scope, world.generation, [wrong])
+    assert len(pool_of(world, scope).chunk_ids) == 0

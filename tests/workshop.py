@@ -11,6 +11,8 @@ from uuid import UUID
 
 from embedding_server import EmbeddingServer
 
+from kshift_knowledge.chunker import PIPELINE_VERSION
+from kshift_knowledge.embedded_text import TEXT_FORMAT
 from kshift_knowledge.embedders.factory import embedder_for
 from kshift_knowledge.embedders.retries import Patience
 from kshift_knowledge.indexing.figures import Figures
@@ -29,8 +31,19 @@ DATABASE = "acme/site/notes"
 HASTY = Patience(attempts=2, malformed_attempts=2, total_s=20.0, first_wait_s=0.01)
 
 
-def generation(dimensions: int = DIMENSIONS) -> Generation:
-    return Generation(0, "openai", MODEL, dimensions, 64, 8, 0, "cl100k_base", 1, 1)
+def generation(dimensions: int = DIMENSIONS, passage_tokens: int = 0) -> Generation:
+    return Generation(
+        generation_id=0,
+        embedder="openai",
+        model=MODEL,
+        dimensions=dimensions,
+        chunk_tokens=64,
+        overlap_tokens=8,
+        passage_tokens=passage_tokens,
+        token_counter="cl100k_base",
+        text_format=TEXT_FORMAT,
+        pipeline_version=PIPELINE_VERSION,
+    )
 
 
 @dataclass
@@ -49,13 +62,17 @@ class Indexed:
 class Workshop:
     """Everything that indexing needs; nothing in it is a fake."""
 
-    def __init__(self, root: Path, database: Database, server: EmbeddingServer) -> None:
+    def __init__(
+        self, root: Path, database: Database, server: EmbeddingServer, *, passage_tokens: int = 0
+    ) -> None:
         self.root = root
         self.database = database
         self.server = server
         self.store = PatientStore(database)
         with database.transaction() as conn:
-            self.generation = generations.ensure_default_generation(conn, generation())
+            self.generation = generations.ensure_default_generation(
+                conn, generation(passage_tokens=passage_tokens)
+            )
         self.services = IndexServices(
             database,
             self.store,
@@ -138,9 +155,9 @@ class Workshop:
 
 
 @contextmanager
-def open_workshop(root: Path, database: Database) -> Iterator[Workshop]:
+def open_workshop(root: Path, database: Database, *, passage_tokens: int = 0) -> Iterator[Workshop]:
     with EmbeddingServer(dimensions=DIMENSIONS) as server:
-        workshop = Workshop(root, database, server)
+        workshop = Workshop(root, database, server, passage_tokens=passage_tokens)
         try:
             yield workshop
         finally:

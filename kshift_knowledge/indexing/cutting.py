@@ -15,14 +15,22 @@ from dataclasses import dataclass
 from typing import IO
 
 from kshift_knowledge.chunker import Chunker
-from kshift_knowledge.embedded_text import embed_hash, embedded_text, prefix_tokens
+from kshift_knowledge.embedded_text import (
+    embed_hash,
+    embedded_text,
+    passage_hash,
+    prefix_tokens,
+)
 from kshift_knowledge.errors import ItemError
-from kshift_knowledge.indexing.records import EmbedText
-from kshift_knowledge.records import Chunk
+from kshift_knowledge.indexing.records import CutPassage, EmbedText, embedded_texts
+from kshift_knowledge.item_source import ItemSource
+from kshift_knowledge.passages import Passage, cut_passages, passage_lexemes, passage_text
+from kshift_knowledge.records import Chunk, Generation, SearchedPassage
 from kshift_knowledge.tokens import token_counter
 
 _BASE_S, _S_PER_MEGABYTE = 20.0, 10.0  # a megabyte takes 0.1 s: only what hangs gets here
 LENGTH_BYTES = 8
+_PASSAGE_TOKENS = 64  # of passages that have words and no vectors
 
 
 class CutterDied(ItemError):
@@ -34,21 +42,54 @@ class CutterDied(ItemError):
 
 @dataclass(frozen=True, slots=True)
 class CutJob:
-    """What a worker needs to know of an item."""
+    """
+    What a worker needs to know of an item.
+
+    passage_tokens: 0 gives passages no vectors. chunks: those that were cut from it before.
+    """
 
     where: str
     text: str
+    name: str
     title: str | None
     chunk_tokens: int
     overlap_tokens: int
+    passage_tokens: int
+    chunks: tuple[Chunk, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        where: str,
+        source: ItemSource,
+        generation: Generation,
+        chunks: tuple[Chunk, ...] | None = None,
+    ) -> CutJob:
+        """The job of cutting a file as a generation wants it."""
+        return cls(
+            where,
+            source.text,
+            source.meta.name,
+            source.meta.title,
+            generation.chunk_tokens,
+            generation.overlap_tokens,
+            generation.passage_tokens,
+            chunks,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The chunks of an item and what would be embedded of each."""
+    """The chunks of an item and, for each, what would be embedded of it, and its passages."""
 
     chunks: tuple[Chunk, ...]
     texts: tuple[EmbedText, ...]
+    passages: tuple[tuple[CutPassage, ...], ...]
+
+    @property
+    def embedded(self) -> tuple[EmbedText, ...]:
+        """All that would be embedded: of the chunks, then of the passages."""
+        return embedded_texts(self.texts, self.passages)
 
 
 class Cutters:
@@ -166,12 +207,21 @@ class _Worker:
 
 def cut(job: CutJob) -> Cut:
     """Cut one text in this process."""
-    chunks = tuple(Chunker(job.chunk_tokens, job.overlap_tokens).cut(job.text))
-    return Cut(chunks, texts_of(chunks, job.title))
+    chunks = job.chunks
+    if chunks is None:
+        chunks = tuple(Chunker(job.chunk_tokens, job.overlap_tokens).cut(job.text))
+    passages = cut_passages(job.text, chunks, job.passage_tokens or _PASSAGE_TOKENS)
+    return Cut(
+        chunks,
+        _texts(chunks, job.title),
+        tuple(
+            tuple(_passage(job, chunk, passage, is_only=len(those) == 1) for passage in those)
+            for chunk, those in zip(chunks, passages, strict=True)
+        ),
+    )
 
 
-def texts_of(chunks: Sequence[Chunk], title: str | None) -> tuple[EmbedText, ...]:
-    """What is embedded of each chunk."""
+def _texts(chunks: Sequence[Chunk], title: str | None) -> tuple[EmbedText, ...]:
     counter = token_counter()
     texts = []
     for chunk in chunks:
@@ -179,6 +229,21 @@ def texts_of(chunks: Sequence[Chunk], title: str | None) -> tuple[EmbedText, ...
         tokens = chunk.token_count + prefix_tokens(chunk, title, counter)
         texts.append(EmbedText(embed_hash(text), text, tokens))
     return tuple(texts)
+
+
+def _passage(job: CutJob, chunk: Chunk, passage: Passage, *, is_only: bool) -> CutPassage:
+    lexemes, own_from = passage_lexemes(passage, job.text, job.name)
+    head = passage.table_head
+    if head is not None and not chunk.char_start <= head[0] < head[1] <= chunk.char_end:
+        head = None
+    searched = SearchedPassage(
+        passage.char_start, passage.char_end, head, lexemes.astype("<u4").tobytes(), own_from
+    )
+    if is_only or not job.passage_tokens:
+        return CutPassage(searched, None)  # the chunk's own vector says the same
+    counter = token_counter()
+    text = passage_text(passage, job.text, chunk, job.title, counter)
+    return CutPassage(searched, EmbedText(passage_hash(text), text, counter.count(text)))
 
 
 def send(pipe: IO[bytes], value: object) -> None:

@@ -16,8 +16,10 @@ from kshift_knowledge.indexing.spending import Spending
 from kshift_knowledge.records import Generation, Scope
 from kshift_knowledge.store import VectorRow, VectorStore
 
-# Small enough that one lost request costs little, large enough to fill the wire: 64 x 512 tokens.
+# Small enough that one lost request costs little, large enough to fill the wire.
 MAX_INPUTS = 64
+MAX_INPUTS_WITH_PASSAGES = 256  # as many tokens in more and smaller texts
+MAX_REQUEST_TOKENS = 32_768  # 64 chunks of 512
 MAX_IN_FLIGHT = 16
 
 # No other request of the run can escape these, and the item is not to blame: once the setting or
@@ -41,6 +43,18 @@ class Vectors:
     found: Mapping[bytes, VectorRow]
     errors: Mapping[bytes, KshiftError]
     paid: frozenset[bytes]
+
+
+def max_inputs(generation: Generation) -> int:
+    """The most texts that one request holds."""
+    return MAX_INPUTS_WITH_PASSAGES if generation.passage_tokens else MAX_INPUTS
+
+
+def requests(generation: Generation, token_counts: Sequence[int]) -> list[range]:
+    """The requests in which texts of one account are bought, as ranges of positions."""
+    return plan_batches(
+        token_counts, max_inputs=max_inputs(generation), max_tokens=MAX_REQUEST_TOKENS
+    )
 
 
 class EmbeddingWork:
@@ -148,7 +162,7 @@ class EmbeddingWork:
         for text in texts[affordable:]:
             errors[text.embed_hash] = self._spending.refusal(scope.account_id)
         texts = texts[:affordable]
-        batches = plan_batches([text.tokens for text in texts], max_inputs=MAX_INPUTS)
+        batches = requests(self._generation, [text.tokens for text in texts])
         for number, batch in enumerate(batches, start=1):
             part = [texts[place] for place in batch]
             try:

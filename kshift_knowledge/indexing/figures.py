@@ -30,6 +30,7 @@ class Figures:
         if outcome.status == "indexed":
             self.chunks_embedded += outcome.embedded
             self.chunks_reused += outcome.reused
+            self.passages_embedded += outcome.passages_embedded
 
     def as_dict(self) -> dict[str, int | float]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

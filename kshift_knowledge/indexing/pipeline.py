@@ -12,21 +12,61 @@ from itertools import groupby
 from pathlib import Path
 
 from kshift_knowledge.embedders.protocol import Embedder
-from kshift_knowledge.indexing.cutting import Cutters
-from kshift_knowledge.indexing.embedding_work import MAX_INPUTS, EmbeddingWork, Vectors
+from kshift_knowledge.indexing.cutting import Cut, Cutters
+from kshift_knowledge.indexing.embedding_work import (
+    MAX_REQUEST_TOKENS,
+    EmbeddingWork,
+    Vectors,
+    max_inputs,
+)
 from kshift_knowledge.indexing.figures import Figures
 from kshift_knowledge.indexing.reading import Reader, Report, fail
-from kshift_knowledge.indexing.records import ClaimedItem, ItemOutcome, Prepared
+from kshift_knowledge.indexing.records import (
+    ClaimedItem,
+    CutPassage,
+    ItemOutcome,
+    Prepared,
+)
 from kshift_knowledge.indexing.spending import Spending
 from kshift_knowledge.postgres import ledger, staging
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.patience import insist
-from kshift_knowledge.records import EmbeddedChunk, Generation, ItemVersion, Scope
+from kshift_knowledge.records import (
+    EmbeddedChunk,
+    EmbeddedPassage,
+    Generation,
+    ItemVersion,
+    Scope,
+)
 from kshift_knowledge.store import VectorRow, VectorStore
 
-# A slice is what one request embeds and one transaction writes: whole items, filled by chunks.
-SLICE_CHUNKS = MAX_INPUTS
+SLICE_CHUNKS = 64
 SLICE_ITEMS = 128
+
+
+class SliceSize:
+    """How full a slice is: whole items that one request embeds and one transaction writes."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._max_inputs = max_inputs(generation)
+        self._items = self._chunks = self._texts = self._tokens = 0
+
+    def add(self, item: Prepared | Cut) -> bool:
+        """Take in an item, if it fits; the first always does."""
+        texts = item.embedded
+        chunks, inputs = self._chunks + len(item.chunks), self._texts + len(texts)
+        tokens = self._tokens + sum(text.tokens for text in texts)
+        is_full = (
+            self._items == SLICE_ITEMS
+            or chunks > SLICE_CHUNKS
+            or inputs > self._max_inputs
+            or tokens > MAX_REQUEST_TOKENS
+        )
+        if self._items and is_full:
+            return False
+        self._items += 1
+        self._chunks, self._texts, self._tokens = chunks, inputs, tokens
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +166,7 @@ class Pipeline:
                         one.item,
                         "indexed",
                         chunks=len(one.chunks),
-                        tokens=sum(text.tokens for text in one.texts),
+                        tokens=sum(text.tokens for text in one.embedded),
                         source_hash=one.source.raw_hash,
                     )
                 )
@@ -143,13 +183,13 @@ class Pipeline:
 
     def _finish(self, work: EmbeddingWork, part: _Slice, report: Report) -> None:
         """Embed and swap in one slice."""
-        vectors = work.vectors(part.scope, [text for one in part.prepared for text in one.texts])
+        vectors = work.vectors(part.scope, [text for one in part.prepared for text in one.embedded])
         good: list[Prepared] = []
         for one in part.prepared:
             error = next(
                 (
                     vectors.errors[text.embed_hash]
-                    for text in one.texts
+                    for text in one.embedded
                     if text.embed_hash in vectors.errors
                 ),
                 None,
@@ -178,7 +218,7 @@ class Pipeline:
 
     def _keep_unserved(self, part: _Slice, good: Sequence[Prepared], vectors: Vectors) -> None:
         """Keep what was paid for items that fail over another text of theirs or come too late."""
-        served = {text.embed_hash for one in good for text in one.texts}
+        served = {text.embed_hash for one in good for text in one.embedded}
         unserved = {
             embed_hash: vectors.found[embed_hash]
             for embed_hash in vectors.paid
@@ -208,13 +248,13 @@ def _slices(items: Sequence[ClaimedItem], reader: Reader, report: Report) -> Ite
         tuple(sorted({item.knowledge_database_id for item in items})),
     )
     prepared: list[Prepared] = []
-    chunks = 0
+    size = SliceSize(reader.generation)
     for one in reader.prepare(items, report):
-        if prepared and (chunks + len(one.chunks) > SLICE_CHUNKS or len(prepared) == SLICE_ITEMS):
+        if not size.add(one):
             yield _Slice(scope, prepared)
-            prepared, chunks = [], 0
+            prepared, size = [], SliceSize(reader.generation)
+            size.add(one)
         prepared.append(one)
-        chunks += len(one.chunks)
     if prepared:
         yield _Slice(scope, prepared)
 
@@ -234,35 +274,47 @@ def _version(one: Prepared, vectors: Mapping[bytes, VectorRow]) -> ItemVersion:
         source_signature=one.source.signature,
         source_hash=one.source.raw_hash,
         chunks=tuple(
-            EmbeddedChunk(chunk, text.embed_hash, vectors[text.embed_hash])
-            for chunk, text in zip(one.chunks, one.texts, strict=True)
+            EmbeddedChunk(
+                chunk,
+                text.embed_hash,
+                vectors[text.embed_hash],
+                tuple(_embedded(passage, vectors) for passage in passages),
+            )
+            for chunk, text, passages in zip(one.chunks, one.texts, one.passages, strict=True)
         ),
     )
+
+
+def _embedded(cut: CutPassage, vectors: Mapping[bytes, VectorRow]) -> EmbeddedPassage:
+    if cut.text is None:
+        return EmbeddedPassage(cut.passage)
+    embed_hash = cut.text.embed_hash
+    return EmbeddedPassage(cut.passage, embed_hash, vectors[embed_hash])
 
 
 def _outcomes(
     prepared: Sequence[Prepared], superseded: set[int], paid: frozenset[bytes]
 ) -> list[ItemOutcome]:
-    """paid: hashes bought for this slice; the first chunk that needs one bought it."""
+    """paid: hashes bought for this slice; the first text that needs one bought it."""
     unpaid = set(paid)
     outcomes = []
     for one in prepared:
-        embedded = reused = tokens_saved = 0
-        for text in one.texts:
-            if text.embed_hash in unpaid:
-                unpaid.remove(text.embed_hash)
-                embedded += 1
-            else:
-                reused += 1
-                tokens_saved += text.tokens
+        of_chunks = len(one.texts)
+        is_paid = []
+        tokens_saved = 0
+        for text in one.embedded:
+            is_paid.append(text.embed_hash in unpaid)
+            unpaid.discard(text.embed_hash)
+            tokens_saved += 0 if is_paid[-1] else text.tokens
         outcomes.append(
             ItemOutcome(
                 one.item,
                 "superseded" if one.item.item_id in superseded else "indexed",
                 chunks=len(one.chunks),
-                embedded=embedded,
-                reused=reused,
-                tokens=sum(text.tokens for text in one.texts),
+                embedded=sum(is_paid[:of_chunks]),
+                reused=of_chunks - sum(is_paid[:of_chunks]),
+                passages_embedded=sum(is_paid[of_chunks:]),
+                tokens=sum(text.tokens for text in one.embedded),
                 tokens_saved=tokens_saved,
                 source_hash=one.source.raw_hash,
             )

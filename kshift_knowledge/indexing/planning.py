@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kshift_knowledge.budgets import NO_BUDGETS, Budget
-from kshift_knowledge.embedders.batches import plan_batches
 from kshift_knowledge.errors import ItemError, ItemGone, Refused, Unsettled
 from kshift_knowledge.indexing.changes import Changes, compare, guard_mass_delete
 from kshift_knowledge.indexing.cutting import Cut, CutJob, Cutters
-from kshift_knowledge.indexing.embedding_work import MAX_INPUTS
-from kshift_knowledge.indexing.pipeline import SLICE_CHUNKS, SLICE_ITEMS
+from kshift_knowledge.indexing.embedding_work import requests
+from kshift_knowledge.indexing.pipeline import SliceSize
 from kshift_knowledge.indexing.reading import READ_AHEAD
 from kshift_knowledge.indexing.records import EmbedText, KnownItem
 from kshift_knowledge.indexing.workload import Place, Plan, Workload
@@ -106,7 +105,7 @@ class _Planner:
         self._add_resting(changes, {by_key[key].item_id for key in wanted if key in by_key})
         renamed = {one.entry.partition_key for one in changes.renamed}
         for entries in _by_project(changes.to_index):
-            for part in _slices(self._cut(entries, by_key)):
+            for part in _slices(self._plan.generation, self._cut(entries, by_key)):
                 self._add_slice(part, renamed)
 
     def _add_resting(self, changes: Changes, taken: set[int]) -> None:
@@ -166,14 +165,7 @@ class _Planner:
         return None
 
     def _job(self, candidate: _Candidate) -> CutJob:
-        source, generation = candidate.source, self._plan.generation
-        return CutJob(
-            candidate.entry.partition_key,
-            source.text,
-            source.meta.title,
-            generation.chunk_tokens,
-            generation.overlap_tokens,
-        )
+        return CutJob.of(candidate.entry.partition_key, candidate.source, self._plan.generation)
 
     def _when_cut(self, candidate: _Candidate, future: Future[Cut]) -> Iterator[_CutCandidate]:
         try:
@@ -190,6 +182,7 @@ class _Planner:
         served, vectors = self._look_up(account, part)
         vectors |= self._bought.setdefault(account, set())
         missing: list[tuple[Workload, EmbedText]] = []
+        of_chunks = {text.embed_hash for _, cut in part for text in cut.texts}
         for candidate, cut in part:
             load = self._load(candidate.entry)
             before = served.get(candidate.item.item_id) if candidate.item else None
@@ -198,18 +191,18 @@ class _Planner:
             )
             after = Counter(text.embed_hash for text in cut.texts)
             load.chunks_gone += (before.hashes - after).total() if before else 0
-            for text in cut.texts:
+            for text in cut.embedded:
                 if text.embed_hash in vectors:
-                    load.chunks_kept += 1
+                    load.chunks_kept += text.embed_hash in of_chunks
                     load.tokens_saved += text.tokens
                 else:
                     vectors.add(text.embed_hash)
                     missing.append((load, text))
         for load, text in missing:
-            load.chunks_new += 1
+            load.chunks_new += text.embed_hash in of_chunks
             load.tokens += text.tokens
             self._bought[account].add(text.embed_hash)
-        for batch in plan_batches([text.tokens for _, text in missing], max_inputs=MAX_INPUTS):
+        for batch in requests(self._plan.generation, [text.tokens for _, text in missing]):
             missing[batch.start][0].requests += 1  # of the database whose text comes first
 
     def _look_up(
@@ -220,7 +213,7 @@ class _Planner:
             return {}, set()
         generation = self._plan.generation
         ids = [candidate.item.item_id for candidate, _ in part if candidate.item is not None]
-        hashes = {text.embed_hash for _, cut in part for text in cut.texts}
+        hashes = {text.embed_hash for _, cut in part for text in cut.embedded}
         with snapshot(self._database) as conn:
             return (
                 served_texts.served_items(conn, generation, ids),
@@ -252,15 +245,17 @@ def _by_project(entries: Iterable[TreeEntry]) -> Iterator[list[TreeEntry]]:
     yield from groups.values()
 
 
-def _slices(candidates: Iterable[_CutCandidate]) -> Iterator[list[_CutCandidate]]:
-    """As the pipeline's: whole items, filled by chunks."""
+def _slices(
+    generation: Generation, candidates: Iterable[_CutCandidate]
+) -> Iterator[list[_CutCandidate]]:
+    """As the pipeline's: whole items, as many as one request embeds."""
     part: list[_CutCandidate] = []
-    chunks = 0
+    size = SliceSize(generation)
     for candidate, cut in candidates:
-        if part and (chunks + len(cut.chunks) > SLICE_CHUNKS or len(part) == SLICE_ITEMS):
+        if not size.add(cut):
             yield part
-            part, chunks = [], 0
+            part, size = [], SliceSize(generation)
+            size.add(cut)
         part.append((candidate, cut))
-        chunks += len(cut.chunks)
     if part:
         yield part

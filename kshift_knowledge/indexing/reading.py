@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from kshift_knowledge.errors import ItemError, ItemGone, KshiftError, Unsettled
-from kshift_knowledge.indexing.cutting import Cut, CutJob, CutterDied, Cutters, texts_of
+from kshift_knowledge.indexing.cutting import Cut, CutJob, CutterDied, Cutters
 from kshift_knowledge.indexing.embedding_work import PROVIDER_WIDE
 from kshift_knowledge.indexing.records import ClaimedItem, FailedItem, ItemOutcome, Prepared
 from kshift_knowledge.item_source import ItemSource, read_once
@@ -38,7 +38,7 @@ class Reader:
     ) -> None:
         """is_forced and from_staged: see Pipeline.index."""
         self._database = database
-        self._generation = generation
+        self.generation = generation
         self._root = knowledge_dir
         self._cutters = cutters
         self._is_forced = is_forced
@@ -92,24 +92,14 @@ class Reader:
         return source
 
     def _cut(self, item: ClaimedItem, source: ItemSource) -> Future[Cut]:
+        chunks = None
         if self._from_staged:
             chunks = transact(
                 self._database,
-                lambda conn: staging.staged(conn, self._generation, item.item_id, source.raw_hash),
+                lambda conn: staging.staged(conn, self.generation, item.item_id, source.raw_hash),
             )
-            if chunks is not None:
-                done: Future[Cut] = Future()
-                done.set_result(Cut(chunks, texts_of(chunks, source.meta.title)))
-                return done
-        return self._cutters.submit(
-            CutJob(
-                item.partition_key,
-                source.text,
-                source.meta.title,
-                self._generation.chunk_tokens,
-                self._generation.overlap_tokens,
-            )
-        )
+        job = CutJob.of(item.partition_key, source, self.generation, chunks)
+        return self._cutters.submit(job)
 
     def _prepared(
         self, item: ClaimedItem, source: ItemSource, future: Future[Cut], report: Report
@@ -123,7 +113,7 @@ class Reader:
         except ItemError as exc:
             error = exc
         else:
-            yield Prepared(item, source, cut.chunks, cut.texts)
+            yield Prepared(item, source, cut.chunks, cut.texts, cut.passages)
             return
         fail(self._database, item, error, source.signature)
         report(ItemOutcome(item, "failed", error=error))

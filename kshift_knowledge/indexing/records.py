@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
 from kshift_knowledge.errors import KshiftError
 from kshift_knowledge.item_source import ItemSource
-from kshift_knowledge.records import Chunk
+from kshift_knowledge.records import Chunk, SearchedPassage
 from kshift_knowledge.tree import TreeEntry
 
 Status = Literal["indexed", "unchanged", "failed", "gone", "unsettled", "superseded"]
@@ -86,13 +87,34 @@ class EmbedText:
 
 
 @dataclass(frozen=True, slots=True)
+class CutPassage:
+    """A passage and what would be embedded of it; None where its chunk's vector stands for it."""
+
+    passage: SearchedPassage
+    text: EmbedText | None
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """An item that was read and cut, with what would be embedded of each chunk."""
+    """An item that was read and cut; for each chunk what would be embedded, and its passages."""
 
     item: ClaimedItem
     source: ItemSource
     chunks: tuple[Chunk, ...]
     texts: tuple[EmbedText, ...]
+    passages: tuple[tuple[CutPassage, ...], ...]
+
+    @property
+    def embedded(self) -> tuple[EmbedText, ...]:
+        """All that would be embedded: of the chunks, then of the passages."""
+        return embedded_texts(self.texts, self.passages)
+
+
+def embedded_texts(
+    texts: Sequence[EmbedText], passages: Sequence[Sequence[CutPassage]]
+) -> tuple[EmbedText, ...]:
+    """The texts of chunks, then those of the passages that have one."""
+    return (*texts, *(one.text for those in passages for one in those if one.text is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +123,8 @@ class ItemOutcome:
     One item at the end of its run.
 
     chunks: what is served of it now; embedded and reused: of those, paid for in this run or not;
-    tokens: of all its embedded texts; tokens_saved: of the reused ones.
+    passages_embedded: paid for in this run; tokens: of all its embedded texts; tokens_saved: of
+    the reused ones.
     """
 
     item: ClaimedItem
@@ -109,6 +132,7 @@ class ItemOutcome:
     chunks: int = 0
     embedded: int = 0
     reused: int = 0
+    passages_embedded: int = 0
     tokens: int = 0
     tokens_saved: int = 0
     source_hash: str = ""

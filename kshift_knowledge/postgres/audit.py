@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kshift_knowledge.postgres.database import Conn, Database
-from kshift_knowledge.postgres.generations import vector_table
+from kshift_knowledge.postgres.generations import passage_table, vector_table
 from kshift_knowledge.records import ItemMeta
 from kshift_knowledge.store import VectorRow
 
@@ -110,6 +110,23 @@ _OF_A_GENERATION = (
     ),
     (
         "I5",
+        "a passage has a vector of another chunk, tenant or item",
+        "SELECT DISTINCT partition_key FROM {passages} c JOIN {vectors} v USING (chunk_id)"
+        " LEFT JOIN knowledge_database_items i ON {item_of_c}"
+        " WHERE (c.account_id, c.project_id, c.knowledge_database_id,"
+        "  c.knowledge_database_item_id) IS DISTINCT FROM (v.account_id, v.project_id,"
+        "  v.knowledge_database_id, v.knowledge_database_item_id)",
+    ),
+    (
+        "I5",
+        "a passage's vector is zero or not finite",
+        "SELECT DISTINCT partition_key FROM {passages} c"
+        " JOIN knowledge_database_items i ON {item_of_c}"
+        " WHERE NOT (vector_norm(embedding::vector) > 0"
+        "  AND vector_norm(embedding::vector) < 'infinity')",
+    ),
+    (
+        "I5",
         "a vector is zero or not finite",
         "SELECT DISTINCT partition_key FROM {vectors} c"
         " JOIN knowledge_database_items i ON {item_of_c}"
@@ -140,7 +157,9 @@ SELECT i.knowledge_database_item_id, i.name, i.kind, i.origin, i.source_url, i.l
 
 _ROWS = """
 SELECT c.knowledge_database_item_id, c.chunk_index, c.content, c.char_start, c.char_end,
-       c.heading_path, c.token_count, v.embed_hash, {vector}
+       c.heading_path, c.token_count, v.embed_hash, v.places, v.lexemes, ARRAY(
+           SELECT p.embed_hash FROM {passages} p WHERE p.chunk_id = c.chunk_id
+            ORDER BY p.passage_index), {vector}
   FROM chunks c JOIN {vectors} v USING (chunk_id)
  WHERE c.generation_id = %s AND c.knowledge_database_item_id = ANY(%s)
  ORDER BY c.knowledge_database_item_id, c.chunk_index
@@ -164,7 +183,12 @@ class ListedItem:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A served chunk without what can be derived from it. vector: None unless asked for."""
+    """
+    A served chunk without what can be derived from it.
+
+    places and lexemes: as stored, None for a chunk that was written before there were passages.
+    passage_hashes: of the passages that have a vector, in order. vector: None unless asked for.
+    """
 
     index: int
     content: str
@@ -173,6 +197,9 @@ class StoredRow:
     heading_path: tuple[str, ...]
     token_count: int
     embed_hash: bytes
+    places: bytes | None
+    lexemes: bytes | None
+    passage_hashes: tuple[bytes, ...]
     vector: VectorRow | None
 
 
@@ -204,6 +231,7 @@ def contradictions(conn: Conn, generation_ids: Sequence[int]) -> Iterator[tuple[
             "item_of_c": _ITEM_OF_C,
             "generation": int(generation_id),
             "vectors": vector_table(generation_id),
+            "passages": passage_table(generation_id),
         }
         for oracle, what, statement in _OF_A_GENERATION:
             for (item,) in conn.execute(statement.format(**parts)):
@@ -223,13 +251,27 @@ def stored(
     rows: dict[int, list[StoredRow]] = {item_id: [] for item_id in ids}
     statement = _ROWS.format(
         vectors=vector_table(generation_id),
+        passages=passage_table(generation_id),
         vector="v.embedding::vector" if with_vectors else "NULL",
     )
     for row in conn.execute(statement, (generation_id, ids), binary=True):
-        vector = None if row[8] is None else np.asarray(row[8].to_numpy(), dtype=np.float32)
-        item_id, index, content, start, end, heading_path, tokens, hashed, _ = row
+        item_id, index, content, start, end, path, tokens, hashed, places, lexemes = row[:10]
+        hashes, sent = row[10:]
+        vector = None if sent is None else np.asarray(sent.to_numpy(), dtype=np.float32)
         rows[item_id].append(
-            StoredRow(index, content, start, end, tuple(heading_path), tokens, hashed, vector)
+            StoredRow(
+                index=index,
+                content=content,
+                char_start=start,
+                char_end=end,
+                heading_path=tuple(path),
+                token_count=tokens,
+                embed_hash=hashed,
+                places=places,
+                lexemes=lexemes,
+                passage_hashes=tuple(hashes),
+                vector=vector,
+            )
         )
     return {
         item_id: StoredItem(

@@ -11,7 +11,7 @@ from pgvector import Vector as PgVector
 
 from kshift_knowledge.postgres import vector_rows
 from kshift_knowledge.postgres.database import Conn
-from kshift_knowledge.postgres.generations import vector_table
+from kshift_knowledge.postgres.generations import passage_table, vector_table
 from kshift_knowledge.records import Generation, ItemVersion, StoredChunk, Vector
 
 COLUMNS = (
@@ -49,7 +49,7 @@ def as_column(vector: Vector, generation: Generation) -> PgVector | HalfVector:
 
 
 def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersion]) -> None:
-    """Write the chunks of whole versions and their vectors by binary COPY."""
+    """Write the chunks of whole versions, their vectors and passages by binary COPY."""
     count = sum(len(version.chunks) for version in versions)
     if not count:
         return
@@ -78,11 +78,20 @@ def copy_chunks(conn: Conn, generation: Generation, versions: Sequence[ItemVersi
                         chunk.token_count,
                     )
                 )
-    with conn.cursor().copy(
-        f"COPY {vector_table(generation.generation_id)} ({vector_rows.COLUMNS})"
-        " FROM STDIN (FORMAT BINARY)"
-    ) as copy:
-        copy.write(vector_rows.binary_copy(generation, versions, chunk_ids))
+    _copy(
+        conn,
+        f"{vector_table(generation.generation_id)} ({vector_rows.CHUNK_COLUMNS})",
+        vector_rows.chunk_copy(generation, versions, chunk_ids),
+    )
+    passages = vector_rows.passage_copy(versions, chunk_ids)
+    if passages is not None:
+        table = passage_table(generation.generation_id)
+        _copy(conn, f"{table} ({vector_rows.PASSAGE_COLUMNS})", passages)
+
+
+def _copy(conn: Conn, target: str, rows: bytes) -> None:
+    with conn.cursor().copy(f"COPY {target} FROM STDIN (FORMAT BINARY)") as copy:
+        copy.write(rows)
 
 
 def _take_ids(conn: Conn, count: int) -> list[int]:

@@ -74,3 +74,8 @@ def ensure_default_generation(conn: Conn, wanted: Generation) -> Generation:
 def vector_table(generation_id: int) -> str:
     """The table of a generation's chunk vectors; only ever built from an int."""
     return f"chunk_vectors_g{int(generation_id)}"
+
+
+def passage_table(generation_id: int) -> str:
+    """The table of a generation's passage vectors; only ever built from an int."""
+    return f"passage_vectors_g{int(generation_id)}"

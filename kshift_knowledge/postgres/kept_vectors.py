@@ -8,12 +8,13 @@ from hashlib import sha256
 import numpy as np
 
 from kshift_knowledge.postgres.database import Conn
-from kshift_knowledge.postgres.generations import vector_table
+from kshift_knowledge.postgres.generations import passage_table, vector_table
 from kshift_knowledge.records import Generation
 from kshift_knowledge.store import VectorRow
 
 _CHECKSUM_BYTES = 8
 
+# Of chunks and of passages, whose hashes never meet (embedded_text.passage_hash).
 _KEEP_SERVED = """
 INSERT INTO reusable_vectors
        (account_id, embedder, model, dimensions, embed_hash, embedding, checksum)
@@ -58,8 +59,13 @@ def find(
     found: dict[bytes, VectorRow] = {}
     if not wanted:
         return found
-    for generation_id in _same_model(conn, generation):
-        statement = _FIND_SERVED.format(vectors=vector_table(generation_id))
+    tables = [
+        table(generation_id)
+        for generation_id in _same_model(conn, generation)
+        for table in (vector_table, passage_table)
+    ]
+    for table in tables:
+        statement = _FIND_SERVED.format(vectors=table)
         for embed_hash, sent in conn.execute(statement, (account_id, wanted), binary=True):
             found[embed_hash] = _from_sent(sent)
     missing = [embed_hash for embed_hash in wanted if embed_hash not in found]
@@ -101,17 +107,16 @@ def keep_served(
     for generation_id, embedder, model, dimensions in rows:
         if still_used and generation_id not in still_used:
             continue
-        conn.execute(
-            _KEEP_SERVED.format(vectors=vector_table(generation_id)),
-            {
-                "embedder": embedder,
-                "model": model,
-                "dimensions": dimensions,
-                "account": account_id,
-                "items": list(item_ids),
-                "used": list(still_used.get(generation_id, ())),
-            },
-        )
+        values = {
+            "embedder": embedder,
+            "model": model,
+            "dimensions": dimensions,
+            "account": account_id,
+            "items": list(item_ids),
+            "used": list(still_used.get(generation_id, ())),
+        }
+        for table in (vector_table(generation_id), passage_table(generation_id)):
+            conn.execute(_KEEP_SERVED.format(vectors=table), values)
 
 
 def forget(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kshift_knowledge.postgres.database import Conn
-from kshift_knowledge.postgres.generations import vector_table
+from kshift_knowledge.postgres.generations import passage_table, vector_table
 from kshift_knowledge.records import Generation
 
 _SERVED = """
@@ -25,6 +25,8 @@ SELECT knowledge_database_item_id, embed_hash FROM {vectors}
 
 _KNOWN = """
 SELECT embed_hash FROM {vectors} WHERE account_id = %(account)s AND embed_hash = ANY(%(hashes)s)
+UNION
+SELECT embed_hash FROM {passages} WHERE account_id = %(account)s AND embed_hash = ANY(%(hashes)s)
 UNION
 SELECT embed_hash FROM reusable_vectors
  WHERE account_id = %(account)s AND embedder = %(embedder)s AND model = %(model)s
@@ -71,7 +73,10 @@ def known_hashes(
 ) -> set[bytes]:
     """Those of *hashes* that the account has a vector for, served or kept."""
     rows = conn.execute(
-        _KNOWN.format(vectors=vector_table(generation.generation_id)),
+        _KNOWN.format(
+            vectors=vector_table(generation.generation_id),
+            passages=passage_table(generation.generation_id),
+        ),
         {
             "account": account_id,
             "embedder": generation.embedder,

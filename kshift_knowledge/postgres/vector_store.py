@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from kshift_knowledge.failpoints import failpoint
 from kshift_knowledge.memory_store import check_version, check_width
-from kshift_knowledge.postgres import chunk_rows, kept_vectors
+from kshift_knowledge.pools import ChunkPool, PassageCosines, PassagePool
+from kshift_knowledge.postgres import chunk_rows, kept_vectors, pools
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.generations import served_generation, vector_table
 from kshift_knowledge.postgres.whole_items import in_path_order
-from kshift_knowledge.records import Filters, Generation, ItemVersion, Scope, StoredChunk, Vector
+from kshift_knowledge.records import (
+    EmbeddedChunk,
+    Filters,
+    Generation,
+    ItemVersion,
+    Scope,
+    StoredChunk,
+    Vector,
+)
 from kshift_knowledge.store import VectorRow
 
 # The scope stands in the statement itself, under whatever row policies add.
@@ -159,12 +168,9 @@ class PgVectorStore:
                 statement,
                 {
                     **_scope_values(scope),
+                    **_filter_values(filters),
                     "vector": chunk_rows.as_column(vector, generation),
                     "k": k,
-                    "kind": filters.kind,
-                    "origin": filters.origin,
-                    "labels": Jsonb(list(filters.labels)),
-                    "names": list(filters.item_names) or None,
                 },
                 prepare=True,
                 binary=True,
@@ -200,6 +206,43 @@ class PgVectorStore:
         with self._database.scoped(scope) as conn:
             rows = conn.execute(statement, values, binary=True).fetchall()
         return [chunk_rows.stored_chunk(row) for row in rows]
+
+    def pool(
+        self,
+        scope: Scope,
+        generation: Generation,
+        vector: Vector,
+        filters: Filters = Filters(),  # noqa: B008 (frozen)
+    ) -> ChunkPool:
+        check_width(vector, generation)
+        with self._database.scoped(scope) as conn:
+            return pools.chunk_pool(
+                conn,
+                generation,
+                vector,
+                _scope_values(scope) | _filter_values(filters),
+                narrowed=_NARROWED if filters != Filters() else "",
+            )
+
+    def passages(
+        self, scope: Scope, generation: Generation, chunk_ids: Sequence[int]
+    ) -> PassagePool:
+        with self._database.scoped(scope) as conn:
+            return pools.passage_pool(conn, generation, chunk_ids, _scope_values(scope))
+
+    def passage_cosines(
+        self, scope: Scope, generation: Generation, vector: Vector, chunk_ids: Sequence[int]
+    ) -> PassageCosines:
+        check_width(vector, generation)
+        with self._database.scoped(scope) as conn:
+            return pools.passage_cosines(conn, generation, vector, chunk_ids, _scope_values(scope))
+
+    def chunks(
+        self, scope: Scope, generation: Generation, vector: Vector, chunk_ids: Sequence[int]
+    ) -> list[StoredChunk]:
+        check_width(vector, generation)
+        with self._database.scoped(scope) as conn:
+            return pools.chunks(conn, generation, vector, chunk_ids, _scope_values(scope))
 
     def whole_items(
         self,
@@ -269,7 +312,12 @@ def _swap(
     conn: Conn, scope: Scope, generation: Generation, versions: Sequence[ItemVersion]
 ) -> None:
     ids = [version.knowledge_database_item_id for version in versions]
-    hashes = {chunk.embed_hash for version in versions for chunk in version.chunks}
+    hashes = {
+        embed_hash
+        for version in versions
+        for chunk in version.chunks
+        for embed_hash in _hashes(chunk)
+    }
     kept_vectors.keep_served(
         conn, scope.account_id, ids, still_used={generation.generation_id: hashes}
     )
@@ -316,9 +364,23 @@ def _swap(
     failpoint("swap_copied")
 
 
+def _hashes(chunk: EmbeddedChunk) -> Iterator[bytes]:
+    yield chunk.embed_hash
+    yield from (one.embed_hash for one in chunk.passages if one.embed_hash is not None)
+
+
 def _scope_values(scope: Scope) -> dict[str, Any]:
     return {
         "account": scope.account_id,
         "project": scope.project_id,
         "databases": list(scope.knowledge_database_ids),
+    }
+
+
+def _filter_values(filters: Filters) -> dict[str, Any]:
+    return {
+        "kind": filters.kind,
+        "origin": filters.origin,
+        "labels": Jsonb(list(filters.labels)),
+        "names": list(filters.item_names) or None,
     }
