@@ -27,7 +27,15 @@ from kshift_knowledge.postgres import batches
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.roles import Connections
 
-MOMENTS = ("claimed", "batch_paid", "batch_kept", "swap_deleted", "swap_copied", "swap_committed")
+MOMENTS = (
+    "batch_paid",
+    "swap_deleted",
+    "swap_committed",
+    *(
+        pytest.param(name, marks=pytest.mark.soak)
+        for name in ("claimed", "batch_kept", "swap_copied")
+    ),
+)
 ACCOUNTS = ("acme", "blix")
 FILES = 12  # of an account
 

@@ -75,15 +75,18 @@ class Running:
         """
         Kill -9 whatever carries one of the victims' words, all of it in one go.
 
-        Returns the words that were found: some process may not have been there.
+        Returns the words that were found: some process may not have been there. All that was
+        killed is gone by then, so that its ports are free.
         """
-        found = set()
+        found, killed = set(), set()
         for pid, command in self.line.processes().items():
             words = {word for word in victims if word in command}
             if words:
                 found |= words
+                killed.add(pid)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not killed & set(self.line.processes()))
         return found
 
     def launch_backfill(self, keys: Sequence[str]) -> str:
@@ -184,6 +187,7 @@ class Witness:
 
     def is_true(self) -> bool:
         """Whether the index is what the tree gives, and no run is left."""
+        assert self.up.process.poll() is None, self.up.process.communicate()
         try:
             return not find_inconsistencies(self.writer, self.up.line.tree, embed=embed) and (
                 not self._open_runs()
