@@ -242,7 +242,7 @@ def knowledge_dir_of(settings: Settings, *, remember: bool = True) -> Path:
         )
     if remembered is None:
         assert wanted is not None
-        if not remember:
+        if not remember or not wanted.is_dir():  # a mistyped path must not stick
             return wanted
         settings.home.mkdir(parents=True, exist_ok=True)
         draft = memory.with_suffix(f".{os.getpid()}")

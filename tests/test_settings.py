@@ -199,13 +199,24 @@ def test_every_setting_has_help() -> None:
 
 
 def test_a_home_remembers_its_first_tree(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
     first = knowledge_dir_of(load_settings(home=tmp_path / "home", knowledge_dir=tmp_path / "a"))
 
     assert first == tmp_path / "a"
     assert knowledge_dir_of(load_settings(home=tmp_path / "home")) == tmp_path / "a"
 
 
+def test_a_mistyped_tree_is_not_remembered(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    knowledge_dir_of(load_settings(home=tmp_path / "home", knowledge_dir=tmp_path / "typo"))
+
+    found = knowledge_dir_of(load_settings(home=tmp_path / "home", knowledge_dir=tmp_path / "a"))
+
+    assert found == tmp_path / "a"
+
+
 def test_a_home_refuses_another_tree_and_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
     knowledge_dir_of(load_settings(home=tmp_path / "home", knowledge_dir=tmp_path / "a"))
 
     with pytest.raises(Refused) as refusal:

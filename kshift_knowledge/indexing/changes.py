@@ -76,7 +76,7 @@ def compare(
         elif is_full or _needs_index(item, entry, retry_failed, closed_accounts):
             changes.changed.append(entry)
         else:
-            changes.unchanged += 1
+            changes.unchanged += item.state != "failed"
     renames = _match_renames(missing, new)
     changes.renamed.extend(renames.values())
     changes.gone.extend(item for item in missing if item.partition_key not in renames)
