@@ -11,7 +11,6 @@ import click
 from kshift_cli.home import open_home
 from kshift_cli.output import json_option, reporting_errors, show, show_json
 from kshift_knowledge.answers import SOMEBODY, Asker, Question, answer
-from kshift_knowledge.automation_answers import supported_mode
 from kshift_knowledge.errors import NotFound, SettingsError
 from kshift_knowledge.postgres import automations, catalog, generations
 from kshift_knowledge.postgres.database import Conn
@@ -101,7 +100,7 @@ def _for_automation(
         )
     return (
         named if databases else found.scope,
-        replace(question, pins=found.pins, mode=mode or supported_mode(found.retrieval)),
+        replace(question, pins=found.pins, mode=mode or found.retrieval),
         replace(asker, automation_id=found.automation_id),
     )
 

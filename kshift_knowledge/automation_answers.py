@@ -50,7 +50,7 @@ def automation_context(
         desk,
         automation,
         search_text(automation.prompt, subject_text),
-        mode or supported_mode(automation.retrieval),
+        mode or automation.retrieval,
         pins=automation.pins,
         prompt_of=lambda found: with_knowledge(
             automation.prompt, found.context, found.hits, preference=automation.preference
@@ -60,9 +60,7 @@ def automation_context(
 
 def compare(desk: Desk, automation: StoredAutomation, subject_text: str | None) -> dict[str, Any]:
     """Return the ranked context and the legacy concatenation, and how much they share."""
-    own = supported_mode(automation.retrieval)
-    ranked_mode = MODES[0] if own == CONCAT else own
-    ranked = automation_context(desk, automation, subject_text, ranked_mode)
+    ranked = automation_context(desk, automation, subject_text, _ranking(automation))
     concat = automation_context(desk, automation, subject_text, CONCAT)
     return {"ranked": ranked, "concat": concat, "overlap": overlap(ranked["hits"], concat["hits"])}
 
@@ -74,12 +72,11 @@ def tool_answer(desk: Desk, automation: StoredAutomation, query: str) -> dict[st
     Pins are for the prompt: a tool that is called again and again would spend half of each
     budget on them. A concatenation answers no question, so such an automation's tool ranks.
     """
-    own = supported_mode(automation.retrieval)
     response = _answer(
         desk,
         automation,
         query,
-        MODES[0] if own == CONCAT else own,
+        _ranking(automation),
         pins=(),
         prompt_of=lambda found: fenced(found.context, found.hits) if found.hits else NOTHING_FOUND,
     )
@@ -105,11 +102,6 @@ def search_text(prompt: str, subject_text: str | None) -> str:
     return f"{short}\n\n{_beginning(subject_text, room)}"
 
 
-def supported_mode(retrieval: str) -> str:
-    """The mode an automation asks for, where this version has it; else the default."""
-    return retrieval if retrieval in MODES else MODES[0]
-
-
 def overlap(
     ranked: Sequence[dict[str, Any]], concat: Sequence[dict[str, Any]]
 ) -> dict[str, int | float]:
@@ -130,6 +122,11 @@ def overlap(
         "share_of_ranked": round(shared / sizes[0], 4) if sizes[0] else 0.0,
         "share_of_concat": round(shared / sizes[1], 4) if sizes[1] else 0.0,
     }
+
+
+def _ranking(automation: StoredAutomation) -> str:
+    """The mode that ranks for it: its own, the default where its own does not rank."""
+    return MODES[0] if automation.retrieval == CONCAT else automation.retrieval
 
 
 def _answer(

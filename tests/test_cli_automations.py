@@ -81,11 +81,12 @@ def test_asking_for_an_automation_searches_what_it_is_linked_to(line: CommandLin
     assert (tip["hits"][0]["file"], tip["hits"][0]["pinned"], tip["mode"]) == (
         "rain.md",
         True,
-        "hybrid",
+        "vector",
     )
     assert ask("--automation", "old")["mode"] == "concat"
     assert ask("--automation", "old", "--mode", "vector")["mode"] == "vector"
-    assert ask("--automation", "free")["hits"] == []
+    free = ask("--automation", "free")
+    assert (free["hits"], free["mode"]) == ([], "hybrid")
     assert ask("--automation", "tip", "--database", "notes")["hits"] == tip["hits"]
     unlinked = ask("--automation", "tip", "--database", "plans", exit_code=2)["error"]
     assert unlinked["hint"] == "It is linked to notes."
