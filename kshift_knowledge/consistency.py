@@ -15,18 +15,20 @@ from kshift_knowledge.chunker import PIPELINE_VERSION
 from kshift_knowledge.embedded_text import TEXT_FORMAT
 from kshift_knowledge.errors import ItemError, KshiftError
 from kshift_knowledge.front_matter import parse_front_matter
-from kshift_knowledge.indexing.cutting import CutJob, cut
+from kshift_knowledge.indexing.cutting import Cut, CutJob, cut
 from kshift_knowledge.item_source import read_once
 from kshift_knowledge.postgres import audit, vector_rows
 from kshift_knowledge.postgres.audit import ListedItem, StoredItem, StoredRow
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.generations import living_generations
 from kshift_knowledge.records import Generation
+from kshift_knowledge.store import VectorRow
 from kshift_knowledge.tokens import token_counter
 from kshift_knowledge.tree import TreeScan, scan_tree
 
 Embed = Callable[[Sequence[str]], ArrayLike]
 
+HALF_PRECISION = 1e-3  # how exactly a halfvec holds a number of a unit vector
 MAX_NAMED = 10  # in an error; the list of findings has all
 _ITEMS_AT_ONCE = 200  # held in memory together
 
@@ -236,15 +238,23 @@ class _Rebuild:
             if row.passage_hashes != hashes:
                 yield "I5", f"the passages of chunk {row.index} have vectors of other texts"
         if self._embed is not None and chunks:
-            embedded = self._embed([one.text for one in right.texts])
-            yield from self._against_vectors(stored.rows, np.asarray(embedded))
+            yield from self._against_vectors(stored.rows, right, self._embed)
 
     def _against_vectors(
-        self, rows: Sequence[StoredRow], expected: np.ndarray
+        self, rows: Sequence[StoredRow], right: Cut, embed: Embed
     ) -> Iterator[tuple[str, str]]:
-        for row, right in zip(rows, expected, strict=True):
+        if len(right.embedded) != sum(1 + len(row.passage_vectors) for row in rows):
+            return  # their hashes differ, which is said already
+        expected = iter(np.asarray(embed([one.text for one in right.embedded])))
+        for row in rows:
             assert row.vector is not None, "asked for"
-            if row.vector.shape != right.shape:
-                yield "I5", f"the vector of chunk {row.index} has {len(row.vector)} numbers"
-            elif not np.allclose(row.vector, right, rtol=0.0, atol=self._tolerance):
+            if not _is_close(row.vector, next(expected), self._tolerance):
                 yield "I5", f"the vector of chunk {row.index} is not its text's"
+        for row in rows:
+            for number, vector in enumerate(row.passage_vectors):
+                if not _is_close(vector, next(expected), max(self._tolerance, HALF_PRECISION)):
+                    yield "I5", f"vector {number} of the passages of chunk {row.index} is wrong"
+
+
+def _is_close(found: VectorRow, right: VectorRow, tolerance: float) -> bool:
+    return found.shape == right.shape and np.allclose(found, right, rtol=0.0, atol=tolerance)

@@ -14,9 +14,10 @@ from workshop import DIMENSIONS, Workshop
 
 from kshift_knowledge.chunker import Chunker
 from kshift_knowledge.consistency import assert_consistent
-from kshift_knowledge.embedded_text import embed_hash
+from kshift_knowledge.embedded_text import embed_hash, passage_hash
 from kshift_knowledge.errors import StoreUnavailable
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.generations import passage_table
 from kshift_knowledge.records import Generation
 
 _SEEN = """
@@ -110,15 +111,21 @@ def kept_hashes(database: Database) -> set[bytes]:
     with database.transaction() as conn:
         rows = conn.execute(
             "SELECT embed_hash FROM reusable_vectors UNION SELECT embed_hash FROM chunk_vectors_g1"
+            f" UNION SELECT embed_hash FROM {passage_table(1)}"
         ).fetchall()
     return {row[0] for row in rows}
+
+
+def is_kept(text: str, kept: Collection[bytes]) -> bool:
+    """Whether the vector of a text, of a chunk or of a passage, is among those."""
+    return embed_hash(text) in kept or passage_hash(text) in kept
 
 
 def assert_paid_once(
     server: EmbeddingServer, kept_at_crash: Collection[bytes], before: int
 ) -> None:
     """I7: no text was sent again whose vector was kept when the crash came, after so many."""
-    again = [text for text in server.texts[before:] if embed_hash(text) in kept_at_crash]
+    again = [text for text in server.texts[before:] if is_kept(text, kept_at_crash)]
     assert not again, f"{len(again)} texts were paid for twice"
 
 

@@ -24,7 +24,7 @@ from kshift_knowledge.postgres.database import Database
 @pytest.fixture
 def workshop(tmp_path: Path, writer: Database) -> Iterator[Workshop]:
     """Three good items of two accounts, one that is only registered, one bad, one gone."""
-    with open_workshop(tmp_path / "tree", writer) as opened:
+    with open_workshop(tmp_path / "tree", writer, passage_tokens=24) as opened:
         opened.write("a.md", "---\nname: The A\nlabels: [x]\n---\n" + sections("alpha", "beta"))
         opened.write("deep/b.md", sections("gamma"))
         opened.write("c.md", sections("gamma"), "blix/site/notes")
@@ -80,6 +80,16 @@ DAMAGE = {
     "other labels": ("UPDATE knowledge_database_items SET labels = '[\"y\"]'", "I1"),
     "another folder": ("UPDATE project_files SET path = path || '2'", "I1"),
     "a lost vector": ("DELETE FROM chunk_vectors_g1", "I5"),
+    "a lost passage": ("DELETE FROM passage_vectors_g1 WHERE passage_index = 0", "I5"),
+    "a zero passage": (
+        "UPDATE passage_vectors_g1 SET embedding = array_fill(0, ARRAY[16])::halfvec",
+        "I5",
+    ),
+    "another passage's vector": (
+        "UPDATE passage_vectors_g1 p SET embedding = other.embedding FROM passage_vectors_g1 other"
+        " WHERE p.chunk_id = other.chunk_id AND p.passage_index <> other.passage_index",
+        "I5",
+    ),
     "a zero vector": (
         "UPDATE chunk_vectors_g1 SET embedding = array_fill(0, ARRAY[16])::vector",
         "I5",

@@ -83,7 +83,7 @@ class Watched:
 def watched(
     tmp_path: Path, writer: Database, reader: Database, database_urls: Connections
 ) -> Iterator[Watched]:
-    with open_workshop(tmp_path / "tree", writer) as workshop:
+    with open_workshop(tmp_path / "tree", writer, passage_tokens=24) as workshop:
         yield Watched(workshop, database_urls, Reader(reader, workshop.generation))
 
 

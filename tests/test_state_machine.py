@@ -23,12 +23,12 @@ from oracles import (
     Reader,
     assert_no_request_mixes_accounts,
     assert_true,
+    is_kept,
     kept_hashes,
 )
 from postgres_server import PostgresServer, running_server
 from workshop import open_workshop
 
-from kshift_knowledge.embedded_text import embed_hash
 from kshift_knowledge.errors import Refused
 from kshift_knowledge.failpoints import FailpointReached, armed
 from kshift_knowledge.generation_settings import check_served
@@ -42,6 +42,7 @@ from kshift_knowledge.records import Scope
 from kshift_knowledge.settings import load_settings
 
 ACCOUNTS = ("acme", "blix")
+PASSAGE_TOKENS = 24  # so that a section has several
 # Twins by case and by Unicode form, a folder, and a kind that is only registered.
 PATHS = ("a.md", "A.md", "caf\u00e9.md", "cafe\u0301.md", "sub/b.md", "plan.pdf")
 WORDS = ("alpha", "beta", "gamma", "delta")
@@ -80,7 +81,9 @@ class Indexing(RuleBasedStateMachine):
             Database(urls.writer_url, max_connections=20, timeout_s=30)
         )
         reader = self.stack.enter_context(Database(urls.reader_url, timeout_s=1))
-        self.workshop = self.stack.enter_context(open_workshop(self.top / "tree", writer))
+        self.workshop = self.stack.enter_context(
+            open_workshop(self.top / "tree", writer, passage_tokens=PASSAGE_TOKENS)
+        )
         self.reader = Reader(reader, self.workshop.generation, may_vanish=True)
         self.reading = ExitStack()
         self.reading.enter_context(self.reader.reading())
@@ -347,7 +350,7 @@ class Indexing(RuleBasedStateMachine):
             assert not again, f"paid for twice: {again}"
             assert len(asked) == len(set(asked)) or not (is_whole and is_alone)
             kept = kept_hashes(self.workshop.database)
-            self.paid |= {text for text in asked if is_whole or embed_hash(text) in kept}
+            self.paid |= {text for text in asked if is_whole or is_kept(text, kept)}
 
     def _by_hand(self, work: Callable[..., object], database: str, path: str) -> None:
         key = partition_key(*database.split("/"), path)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
 from kshift_knowledge.postgres.database import Conn, Database
 from kshift_knowledge.postgres.generations import passage_table, vector_table
+from kshift_knowledge.postgres.kept_vectors import from_sent
 from kshift_knowledge.records import ItemMeta
 from kshift_knowledge.store import VectorRow
 
@@ -159,11 +158,15 @@ _ROWS = """
 SELECT c.knowledge_database_item_id, c.chunk_index, c.content, c.char_start, c.char_end,
        c.heading_path, c.token_count, v.embed_hash, v.places, v.lexemes, ARRAY(
            SELECT p.embed_hash FROM {passages} p WHERE p.chunk_id = c.chunk_id
-            ORDER BY p.passage_index), {vector}
+            ORDER BY p.passage_index), {vector}, {passage_vectors}
   FROM chunks c JOIN {vectors} v USING (chunk_id)
  WHERE c.generation_id = %s AND c.knowledge_database_item_id = ANY(%s)
  ORDER BY c.knowledge_database_item_id, c.chunk_index
 """
+
+_PASSAGE_VECTORS = """ARRAY(
+    SELECT vector_send(p.embedding::vector) FROM {passages} p WHERE p.chunk_id = c.chunk_id
+     ORDER BY p.passage_index)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,8 @@ class StoredRow:
     A served chunk without what can be derived from it.
 
     places and lexemes: as stored, None for a chunk that was written before there were passages.
-    passage_hashes: of the passages that have a vector, in order. vector: None unless asked for.
+    passage_hashes: of the passages that have a vector, in order. vector and passage_vectors: None
+    and empty unless asked for.
     """
 
     index: int
@@ -201,6 +205,7 @@ class StoredRow:
     lexemes: bytes | None
     passage_hashes: tuple[bytes, ...]
     vector: VectorRow | None
+    passage_vectors: tuple[VectorRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +257,14 @@ def stored(
     statement = _ROWS.format(
         vectors=vector_table(generation_id),
         passages=passage_table(generation_id),
-        vector="v.embedding::vector" if with_vectors else "NULL",
+        vector="vector_send(v.embedding::vector)" if with_vectors else "NULL",
+        passage_vectors=_PASSAGE_VECTORS.format(passages=passage_table(generation_id))
+        if with_vectors
+        else "ARRAY[]::bytea[]",
     )
     for row in conn.execute(statement, (generation_id, ids), binary=True):
         item_id, index, content, start, end, path, tokens, hashed, places, lexemes = row[:10]
-        hashes, sent = row[10:]
-        vector = None if sent is None else np.asarray(sent.to_numpy(), dtype=np.float32)
+        hashes, sent, passages_sent = row[10:]
         rows[item_id].append(
             StoredRow(
                 index=index,
@@ -270,7 +277,8 @@ def stored(
                 places=places,
                 lexemes=lexemes,
                 passage_hashes=tuple(hashes),
-                vector=vector,
+                vector=None if sent is None else from_sent(sent),
+                passage_vectors=tuple(map(from_sent, passages_sent)),
             )
         )
     return {

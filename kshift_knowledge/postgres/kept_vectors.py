@@ -67,13 +67,13 @@ def find(
     for table in tables:
         statement = _FIND_SERVED.format(vectors=table)
         for embed_hash, sent in conn.execute(statement, (account_id, wanted), binary=True):
-            found[embed_hash] = _from_sent(sent)
+            found[embed_hash] = from_sent(sent)
     missing = [embed_hash for embed_hash in wanted if embed_hash not in found]
     if missing:
         values = (*_key(account_id, generation), missing)
         for embed_hash, sent, checksum in conn.execute(_FIND_KEPT, values, binary=True):
             if _checksum(sent) == checksum and len(sent) == 4 + 4 * generation.dimensions:
-                found[embed_hash] = _from_sent(sent)
+                found[embed_hash] = from_sent(sent)
     return found
 
 
@@ -152,7 +152,8 @@ def _to_sent(vector: VectorRow) -> bytes:
     return len(vector).to_bytes(2, "big") + b"\0\0" + np.asarray(vector, ">f4").tobytes()
 
 
-def _from_sent(sent: bytes) -> VectorRow:
+def from_sent(sent: bytes) -> VectorRow:
+    """Return the numbers of vector_send()'s bytes."""
     return np.frombuffer(sent, ">f4", offset=4).astype(np.float32)
 
 
