@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from kshift_knowledge.postgres.embedded import EmbeddedServer, ServerAddress
 from kshift_knowledge.postgres.embedded_layout import has_server
 from kshift_knowledge.postgres.keeper import keep_a_while
 from kshift_knowledge.postgres.migrations import check_schema, migrate, pending
-from kshift_knowledge.postgres.patience import PATIENCE_S, PatientStore
+from kshift_knowledge.postgres.patience import PatientStore
 from kshift_knowledge.postgres.roles import Connections, Logins, connections
 from kshift_knowledge.postgres.vector_store import PgVectorStore
 from kshift_knowledge.query_embedding import RetrieveByModel
@@ -33,6 +34,7 @@ from kshift_knowledge.settings import Settings, knowledge_dir_of
 
 Watch = Callable[[ItemOutcome], None]
 Talk = Callable[[str], None]
+_TEND_S = 1.0  # a look at the server costs a connection, some 5 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,34 @@ class Home:
         if self.server is not None:
             self.server.ensure_running()
 
+    @contextmanager
+    def _kept_alive(self) -> Iterator[None]:
+        """Revive the embedded server for as long as the block lasts: a run waits for it."""
+        if self.server is None:
+            yield
+            return
+        is_over = threading.Event()
+
+        def tend() -> None:
+            while not is_over.wait(_TEND_S):
+                with suppress(NotReady):  # it is tried again
+                    self.revive()
+
+        thread = threading.Thread(target=tend, name="kshift-tend", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
     @property
     def dagster_home(self) -> Path:
         return self.settings.home / "dagster"
 
-    def writer(self, *, max_connections: int = 24, timeout_s: float = 5.0) -> Database:
+    def writer(self, *, max_connections: int = 24) -> Database:
         """The pipeline's pool, to be opened: as many connections as requests are in flight."""
-        return Database(
-            self.connections.writer_url, max_connections=max_connections, timeout_s=timeout_s
-        )
+        return Database(self.connections.writer_url, max_connections=max_connections)
 
     def reader(self, *, max_connections: int = 16) -> Database:
         return Database(self.connections.reader_url, max_connections=max_connections)
@@ -70,7 +91,8 @@ class Home:
         """
         knowledge_dir = knowledge_dir_of(self.settings)
         with ExitStack() as stack:
-            database = stack.enter_context(self.writer(timeout_s=PATIENCE_S))
+            stack.enter_context(self._kept_alive())
+            database = stack.enter_context(self.writer())
             generation = self._current_generation(database)
             embedder = self.embedder_of(generation, INDEXING)
             stack.callback(embedder.close)

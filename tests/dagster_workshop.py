@@ -105,7 +105,7 @@ def open_dagster(folder: Path, server: PostgresServer) -> Iterator[Dagster]:
     with server.fresh_database(with_dagster=True) as urls:
         home = prepare_dagster_home(folder / "dagster", urls.dagster_url)
         with (
-            Database(urls.writer_url, max_connections=20, timeout_s=30) as database,
+            Database(urls.writer_url, max_connections=20) as database,
             open_workshop(folder / "tree", database) as workshop,
             dg.DagsterInstance.from_config(str(home)) as instance,
         ):

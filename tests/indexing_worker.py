@@ -61,7 +61,7 @@ def working(work: Work, *, failpoint: str = "") -> Iterator[Worker]:
 
 
 def main(work: Work) -> None:
-    with Database(work.writer_url, max_connections=20, timeout_s=30) as database:
+    with Database(work.writer_url, max_connections=20) as database:
         server = SimpleNamespace(url=work.embedding_url)
         workshop = Workshop(Path(work.tree), database, server)  # type: ignore[arg-type]
         if work.batch_id:

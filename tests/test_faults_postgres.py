@@ -59,7 +59,7 @@ class Watched:
 def watched(tmp_path: Path, server: PostgresServer) -> Iterator[Watched]:
     with (
         server.fresh_database() as urls,
-        Database(urls.writer_url, max_connections=20, timeout_s=30) as writer,
+        Database(urls.writer_url, max_connections=20) as writer,
         Database(urls.reader_url, timeout_s=1) as reader,
         open_workshop(tmp_path / "tree", writer) as workshop,
     ):

@@ -264,6 +264,21 @@ def test_killed_processes_leave_a_true_index_without_a_manual_step(seen: Witness
     seen.assert_saw_only_truth()
 
 
+def test_a_command_outlives_the_kill_of_the_server_that_it_started() -> None:
+    with command_line() as line, ExitStack() as stack:
+        for number in range(40):
+            line.write(f"acme/site/notes/{number}.md", sections(f"n{number}", f"m{number}"))
+        line.embedding_server.always(lambda request: Fault(delay_s=0.2 * request.order))
+        up = Running(line, stack, stack.enter_context(line.started("index", "--json")))
+        wait_until(lambda: line.embedding_server.requests, START_S)
+        killed = up.kill(POSTGRES)
+        stdout, stderr = up.process.communicate(timeout=START_S)
+
+    assert (killed, up.process.returncode) == (set(POSTGRES), 0), stderr
+    assert json.loads(stdout)["items_indexed"] == 40
+    assert len(line.embedding_server.texts) == len(set(line.embedding_server.texts))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_twenty_rounds_of_random_kills_leave_a_true_index(seen: Witness) -> None:

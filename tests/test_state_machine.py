@@ -77,9 +77,7 @@ class Indexing(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.top = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         urls = self.stack.enter_context(self.server.fresh_database())
-        writer = self.stack.enter_context(
-            Database(urls.writer_url, max_connections=20, timeout_s=30)
-        )
+        writer = self.stack.enter_context(Database(urls.writer_url, max_connections=20))
         reader = self.stack.enter_context(Database(urls.reader_url, timeout_s=1))
         self.workshop = self.stack.enter_context(
             open_workshop(self.top / "tree", writer, passage_tokens=PASSAGE_TOKENS)

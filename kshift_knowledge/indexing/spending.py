@@ -9,6 +9,7 @@ from kshift_knowledge.budgets import Budget, budget_of
 from kshift_knowledge.errors import BudgetExhausted
 from kshift_knowledge.postgres import budget_use, catalog
 from kshift_knowledge.postgres.database import Database
+from kshift_knowledge.postgres.patience import transact
 
 
 class Spending:
@@ -29,15 +30,18 @@ class Spending:
         budget = self._budget(account_id)
         if budget is None or not texts:
             return len(texts)
-        with self._database.transaction() as conn:
-            return budget_use.take(conn, account_id, budget, texts)
+        return transact(
+            self._database, lambda conn: budget_use.take(conn, account_id, budget, texts)
+        )
 
     def give_back(self, account_id: int, tokens: int) -> None:
         """Return the tokens of a request that the provider did not answer."""
         budget = self._budget(account_id)
         if budget is not None:
-            with self._database.transaction() as conn:
-                budget_use.give_back(conn, account_id, budget, tokens)
+            transact(
+                self._database,
+                lambda conn: budget_use.give_back(conn, account_id, budget, tokens),
+            )
 
     def refusal(self, account_id: int) -> BudgetExhausted:
         """The error of an item whose texts did not fit."""
@@ -54,7 +58,6 @@ class Spending:
             return None
         with self._lock:
             if account_id not in self._of_account:
-                with self._database.transaction() as conn:
-                    slug = catalog.account_slug(conn, account_id)
+                slug = transact(self._database, lambda conn: catalog.account_slug(conn, account_id))
                 self._of_account[account_id] = budget_of(self._budgets, slug)
             return self._of_account[account_id]
