@@ -167,14 +167,19 @@ class Indexing(RuleBasedStateMachine):
     def index_while_a_file_is_being_written(
         self, database: str, path: str, words: list[str]
     ) -> None:
-        self._put(database, path, b"half of a")
+        """What is seen before it is at rest is never served: half of it is no version."""
+        self.workshop.write(path, f"half of a {database}", database)
         self._watch_and_index(wait=lambda seconds: self.write(database, path, words))
 
     @rule(database=databases, path=paths, words=words)
-    def edit_between_look_and_run(self, database: str, path: str, words: list[str]) -> None:
+    def write_in_parts_between_look_and_run(
+        self, database: str, path: str, words: list[str]
+    ) -> None:
+        """What is written after the look waits for the next one: half of it is no version."""
         report = self._look()
-        self.write(database, path, words)
+        self.workshop.write(path, f"half of a {database}", database)
         self._indexing(report.batch_id)
+        self.write(database, path, words)
 
     @rule(database=databases, path=paths)
     def delete_between_look_and_run(self, database: str, path: str) -> None:
