@@ -65,6 +65,8 @@ def announce_broken_off(instance: dg.DagsterInstance, services: IndexServices) -
         if batch_id in alive or is_queued(instance, batch_id):
             continue
         runs = instance.get_runs(RunsFilter(tags={BATCH_TAG: str(batch_id)}), limit=1)
+        if runs and _is_alive(services.database, runs[0]):
+            continue  # it has let go of the batch, and is telling of it now
         if runs:
             _announce(instance, services, batch_id, runs[0])
         if runs or is_old:  # a young batch without a run: it is about to be asked for
@@ -77,6 +79,11 @@ def _announce(
     with services.database.transaction() as conn:
         news = [Announcement(*one) for one in batches.settled_since(conn, batch_id)]
     announce(instance, run, services.generation, news)
+
+
+def _is_alive(database: Database, run: dg.DagsterRun) -> bool:
+    with database.transaction() as conn:
+        return bool(run_lock.held_among(conn, [UUID(run.run_id)]))
 
 
 def _without_a_lock(instance: dg.DagsterInstance, database: Database) -> dict[str, RunRecord]:

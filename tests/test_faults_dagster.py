@@ -21,7 +21,7 @@ from workshop import DATABASE, sections
 
 from kshift_assets.events import CHUNKS, EMBEDDINGS
 from kshift_assets.partitions import PARTITION_SET
-from kshift_assets.recovery import end_dead_runs
+from kshift_assets.recovery import announce_broken_off, end_dead_runs
 from kshift_assets.run_tags import BATCH_TAG, is_starting
 from kshift_knowledge.failpoints import FailpointReached, armed
 from kshift_knowledge.postgres import batches
@@ -102,6 +102,19 @@ def test_a_killed_command_leaves_a_run_that_the_next_look_ends_and_makes_up_for(
     assert dagster.statuses(EMBEDDINGS) == expected
     assert isinstance(dagster.tick(), dg.SkipReason)
     assert_true(dagster.workshop)
+
+
+def test_a_run_that_is_about_to_tell_is_not_told_of_by_somebody_else(dagster: Dagster) -> None:
+    dagster.workshop.write("a.md", sections("alpha"))
+    services = dagster.workshop.services
+
+    with armed("outcomes_done", lambda: announce_broken_off(dagster.instance, services)):
+        dagster.run_batch(dagster.request())
+
+    told = dagster.instance.fetch_materializations(
+        dg.AssetRecordsFilter(EMBEDDINGS, asset_partitions=[f"{DATABASE}/a.md"]), limit=5
+    )
+    assert len(told.records) == 1
 
 
 def test_a_living_run_is_never_ended(dagster: Dagster) -> None:
