@@ -107,10 +107,13 @@ def test_candidates_for_which_no_time_is_left_come_next(watcher: Watcher) -> Non
         slow.file_s = FILE_S  # the walk was quick, looking again is not
 
     first = watcher.tick(wait=wait)
+    stopped_at = watcher.bookmark.after
     slow.file_s = 0.0
     second = watcher.tick()
 
     assert 0 < len(first.batch_keys) < 30
+    assert stopped_at == first.batch_keys[-1]
+    assert second.seen == 30 - len(first.batch_keys)
     assert len(first.batch_keys) + len(second.batch_keys) == 30
     assert states(watcher.workshop) == {"indexed": 30}
 

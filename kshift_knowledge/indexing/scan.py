@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
@@ -103,7 +104,7 @@ def look(
         deletions = _deletions(knowledge_dir, scan, changes, pace)
         if changes.to_index:
             on_candidates()
-        candidates = _settle(knowledge_dir, changes.to_index, wait, pace)
+        candidates = _settle(knowledge_dir, _in_walk_order(scan, changes), wait, pace)
         failpoint("scan_looked")
         with database.transaction() as conn:
             batch_id = _write_down(
@@ -124,7 +125,7 @@ def look(
         unsettled=tuple(entry.partition_key for entry in candidates.unsettled),
         busy_batches=frozenset(item.batch_id for item in changes.busy if item.batch_id),
         problems=tuple(scan.problems),
-        bookmark=_next_bookmark(here, scan, changes, candidates, pace),
+        bookmark=_next_bookmark(scan, changes, candidates, pace),
     )
 
 
@@ -210,13 +211,23 @@ def _deletions(root: Path, scan: TreeScan, changes: Changes, pace: Pace) -> list
     ]
 
 
+def _in_walk_order(scan: TreeScan, changes: Changes) -> list[TreeEntry]:
+    """The candidates as the walk met them, so that a look can stop between two."""
+    wanted = {entry.partition_key for entry in changes.to_index}
+    return [entry for entry in scan.entries if entry.partition_key in wanted]
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """What is to be indexed: at rest, being written, and not looked at again in time."""
+    """
+    What is to be indexed: files at rest, and files being written.
+
+    stopped_at: the last file that was looked at again before the time was up; None if all were.
+    """
 
     settled: list[TreeEntry] = field(default_factory=list)
     unsettled: list[TreeEntry] = field(default_factory=list)
-    left: list[TreeEntry] = field(default_factory=list)
+    stopped_at: str | None = None
 
 
 def _settle(
@@ -227,25 +238,24 @@ def _settle(
     if not entries:
         return found
     wait(SETTLE_S)
-    for entry in entries:
-        if found.settled and pace.settling_is_over():
-            found.left.append(entry)
-        elif is_settled(root, entry, entry.signature):
-            found.settled.append(entry)
-        else:
-            found.unsettled.append(entry)
+    for entry, following in zip_longest(entries, entries[1:]):
+        is_at_rest = is_settled(root, entry, entry.signature)
+        (found.settled if is_at_rest else found.unsettled).append(entry)
+        if following is not None and pace.settling_is_over():
+            place = f"{entry.account}/{entry.project}/{entry.database}/{entry.path}"
+            return replace(found, stopped_at=place)
     return found
 
 
 def _next_bookmark(
-    here: Bookmark, scan: TreeScan, changes: Changes, candidates: _Candidates, pace: Pace
+    scan: TreeScan, changes: Changes, candidates: _Candidates, pace: Pace
 ) -> Bookmark:
-    """Go on behind this part, unless some of it is left; be quiet when all of it is done."""
+    """Go on where this look came to; be quiet when it came to the end and all of it is done."""
     if scan.up_to is not None:
         missing = tuple(item.item_id for item in changes.gone)
-        return Bookmark(here.after if candidates.left else scan.up_to, missing)
-    if candidates.left:
-        return Bookmark(here.after)
+        return Bookmark(candidates.stopped_at or scan.up_to, missing)
+    if candidates.stopped_at is not None:
+        return Bookmark(candidates.stopped_at)
     is_done = scan.is_whole and not candidates.unsettled and not changes.busy
     return Bookmark(quiet=scan.fingerprint() if is_done else None, compared_at=pace.clock())
 
