@@ -27,6 +27,7 @@ from kshift_assets.sensors import knowledge_files_sensor
 from kshift_knowledge.failpoints import armed
 from kshift_knowledge.postgres.database import Database
 from kshift_knowledge.postgres.roles import Connections
+from kshift_knowledge.postgres.urls import dagster_database_of, database_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.PreviewWarning")
 
@@ -162,12 +163,11 @@ def test_an_idle_tick_asks_dagsters_storage_as_much_for_many_items_as_for_few(
     assert asked[0] == asked[1] <= 10
 
 
-def test_runs_leave_no_connection_of_dagsters_behind(
-    dagster: Dagster, postgres_server: PostgresServer
-) -> None:
+def test_runs_leave_no_connection_of_dagsters_behind(dagster: Dagster) -> None:
     def connections() -> int:
         ((count,),) = dagster.workshop.query(
-            "SELECT count(*) FROM pg_stat_activity WHERE usename = 'kshift_dagster'"
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = %s",
+            dagster_database_of(database_of(dagster.writer_url)),
         )
         return int(count)
 
