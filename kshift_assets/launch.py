@@ -82,6 +82,7 @@ def index_once(
                 retry_failed=not reports,
                 budgets=services.budgets,
                 on_candidates=services.cutters.warm,
+                wait=services.wait,
             )
             if report is None:
                 time.sleep(BUSY_POLL_S)
@@ -128,6 +129,7 @@ def hand_over(
                 accept_deletes=accept_deletes,
                 retry_failed=True,
                 budgets=services.budgets,
+                wait=services.wait,
             )
             if report is not None:
                 follow(instance, report)
@@ -148,7 +150,7 @@ def retry(
     Raises StoreUnavailable, KshiftError.
     """
     with _open_instance(dagster_home) as instance:
-        while (report := take_up_failed(services.database, services.knowledge_dir, keys)) is None:
+        while (report := _take_up_failed(services, keys)) is None:
             time.sleep(BUSY_POLL_S)
         if report.batch_id is None:
             return report, Figures()
@@ -156,6 +158,10 @@ def retry(
         talk(f"Indexing {len(report.batch_keys)} failed items again.")
         figures = _run(services, instance, report.batch_id, report.batch_keys[0])
     return report, Figures.total([figures])
+
+
+def _take_up_failed(services: IndexServices, keys: Sequence[str] | None) -> RetryReport | None:
+    return take_up_failed(services.database, services.knowledge_dir, keys, wait=services.wait)
 
 
 @contextmanager

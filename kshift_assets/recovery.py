@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from uuid import UUID
 
 import dagster as dg
@@ -19,12 +17,7 @@ from kshift_knowledge.postgres.database import Database
 _LAST_WORDS_S = 3.0
 
 
-def recover(
-    instance: dg.DagsterInstance,
-    services: IndexServices,
-    *,
-    wait: Callable[[float], None] = time.sleep,
-) -> None:
+def recover(instance: dg.DagsterInstance, services: IndexServices) -> None:
     """
     End the runs whose process is dead, and tell Dagster what they did before they died.
 
@@ -32,21 +25,16 @@ def recover(
     would hold its place in the queue until max_runtime_seconds. Costs two small queries when
     there is nothing to do. Raises StoreUnavailable.
     """
-    end_dead_runs(instance, services.database, wait=wait)
+    end_dead_runs(instance, services)
     announce_broken_off(instance, services)
 
 
-def end_dead_runs(
-    instance: dg.DagsterInstance,
-    database: Database,
-    *,
-    wait: Callable[[float], None] = time.sleep,
-) -> list[str]:
+def end_dead_runs(instance: dg.DagsterInstance, services: IndexServices) -> list[str]:
     """Report as failed every started run that holds no lock any more; returns their ids."""
-    dead = _without_a_lock(instance, database)
+    dead = _without_a_lock(instance, services.database)
     if dead:
-        wait(_LAST_WORDS_S)
-        still = _without_a_lock(instance, database)
+        services.wait(_LAST_WORDS_S)
+        still = _without_a_lock(instance, services.database)
         dead = {run_id: record for run_id, record in still.items() if run_id in dead}
     for record in dead.values():
         instance.report_run_failed(

@@ -45,6 +45,7 @@ def knowledge_files_sensor(
                 budgets=services.budgets,
                 bookmark=Bookmark.parse(context.cursor),
                 pace=pace,
+                wait=services.wait,
             )
         except Refused as exc:
             context.update_cursor(Bookmark().dump())

@@ -23,18 +23,23 @@ from kshift_knowledge.postgres.database import Database
 
 @pytest.fixture
 def workshop(tmp_path: Path, writer: Database) -> Iterator[Workshop]:
-    """Three good items of two accounts, one that is only registered, one bad, one gone."""
+    """Three good items of two accounts, one that is only registered, and one bad."""
     with open_workshop(tmp_path / "tree", writer, passage_tokens=24) as opened:
         opened.write("a.md", "---\nname: The A\nlabels: [x]\n---\n" + sections("alpha", "beta"))
         opened.write("deep/b.md", sections("gamma"))
         opened.write("c.md", sections("gamma"), "blix/site/notes")
         opened.write("plan.pdf", b"%PDF")
         opened.write("bad.md", b"\xff\xfe\x00")
-        gone = opened.write("gone.md", sections("delta"))
-        opened.index()
-        gone.unlink()
         opened.index()
         yield opened
+
+
+def add_and_delete(workshop: Workshop, path: str) -> None:
+    """Leave an item that is gone."""
+    file = workshop.write(path, sections("delta"))
+    workshop.index()
+    file.unlink()
+    workshop.index()
 
 
 def embed(texts: Sequence[str]) -> ArrayLike:
@@ -52,6 +57,7 @@ def test_a_true_index_has_no_contradiction(workshop: Workshop) -> None:
 
 
 def test_a_true_index_stays_so_through_edits_renames_and_restores(workshop: Workshop) -> None:
+    add_and_delete(workshop, "gone.md")
     workshop.path("a.md").rename(workshop.path("renamed.md"))
     workshop.write("deep/b.md", sections("epsilon", "gamma"))
     workshop.write("gone.md", sections("delta"))
@@ -126,6 +132,7 @@ def test_two_vectors_in_each_others_place_are_found_by_embedding_again(workshop:
 
 
 def test_staged_rows_of_an_item_that_went_are_found(workshop: Workshop) -> None:
+    add_and_delete(workshop, "gone.md")
     stage_keys(workshop.services, [f"{DATABASE}/a.md"], on_outcome=lambda outcome: None)
     assert found_in(workshop) == []
     workshop.query(

@@ -42,10 +42,6 @@ def dagster(tmp_path: Path, server: PostgresServer) -> Iterator[Dagster]:
         yield opened
 
 
-def no_wait(_: float) -> None:
-    """What would be waited for has happened."""
-
-
 def write(dagster: Dagster, word: str) -> dict[str, str]:
     """Ten items, one of them bad; returns what their partitions should show."""
     for number in range(10):
@@ -122,7 +118,7 @@ def test_a_living_run_is_never_ended(dagster: Dagster) -> None:
     ended: list[str] = []
 
     def look_for_dead_runs(_: Request) -> Fault:
-        ended.extend(end_dead_runs(dagster.instance, dagster.workshop.database, wait=no_wait))
+        ended.extend(end_dead_runs(dagster.instance, dagster.workshop.services))
         (run,) = dagster.instance.get_runs()
         assert run.status == dg.DagsterRunStatus.STARTED
         return Fault()

@@ -240,6 +240,7 @@ def seen() -> Iterator[Witness]:
         yield ready
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_backfill_over_a_selection_does_every_item_of_it(seen: Witness) -> None:
     seen.write("chosen", 12)

@@ -94,15 +94,13 @@ def test_no_run_is_swallowed_because_its_key_was_used_before(dagster: Dagster) -
 
 def test_a_person_may_ask_for_the_same_again_and_again(dagster: Dagster) -> None:
     dagster.workshop.write("a.md", sections("alpha"))
-    dagster.index()
-    dagster.workshop.forget_requests()
 
-    results = [dagster.materialize(EMBEDDINGS, partition_key=f"{DATABASE}/a.md") for _ in range(2)]
     full = [dagster.index(is_full=True).runs for _ in range(2)]
+    results = [dagster.materialize(EMBEDDINGS, partition_key=f"{DATABASE}/a.md") for _ in range(2)]
 
-    assert [result.success for result in results] == [True, True]
     assert full == [1, 1]
-    assert dagster.workshop.server.requests == []
+    assert [result.success for result in results] == [True, True]
+    assert len(dagster.workshop.server.requests) == 1
 
 
 def test_only_what_failed_can_be_run_again_whatever_it_is_called(dagster: Dagster) -> None:
@@ -172,7 +170,7 @@ def test_runs_leave_no_connection_of_dagsters_behind(dagster: Dagster) -> None:
         return int(count)
 
     open_after = []
-    for number in range(4):
+    for number in range(3):
         dagster.workshop.write("a.md", sections(f"n{number}"))
         dagster.index()
         dagster.statuses(EMBEDDINGS)

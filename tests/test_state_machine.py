@@ -447,7 +447,7 @@ def test_orders_of_events_that_were_found_stay_right(
 
 
 def test_any_order_of_events_ends_in_a_true_index(server: PostgresServer) -> None:
-    run(server, examples=8, steps=50, is_same=True)
+    run(server, examples=6, steps=50, is_same=True)
 
 
 @pytest.mark.soak

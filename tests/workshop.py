@@ -86,6 +86,7 @@ class Workshop:
             ),
             self.generation,
             root,
+            wait=lambda seconds: None,  # the second that settles files passes at once
         )
 
     def write(self, path: str, text: str | bytes, database: str = DATABASE) -> Path:

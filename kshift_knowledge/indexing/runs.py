@@ -38,7 +38,7 @@ class IndexServices:
     What indexing works with, for one generation.
 
     budgets: tokens that accounts may have embedded. prices: dollars per million tokens, by model.
-    watch: is told of each item as it is done.
+    watch: is told of each item as it is done. wait: lets a second pass in which files settle.
     """
 
     database: Database
@@ -51,6 +51,7 @@ class IndexServices:
     prices: Mapping[str, float] = field(default_factory=lambda: DEFAULT_PRICES)
     cutters: Cutters = field(default_factory=Cutters)
     watch: Report = _ignore
+    wait: Callable[[float], None] = time.sleep
 
     def watched_by(self, watch: Report) -> IndexServices:
         return replace(self, watch=watch)
@@ -125,7 +126,7 @@ def _seen_at_rest(services: IndexServices, claimed: Sequence[ClaimedItem]) -> li
     """Watch files that no batch has watched, all together: the second is waited once."""
     root = services.knowledge_dir
     before = [signature_now(root, item) for item in claimed]
-    time.sleep(SETTLE_S)
+    services.wait(SETTLE_S)
     return [
         replace(item, settled_signature=signature)
         for item, signature in zip(claimed, before, strict=True)
